@@ -93,9 +93,10 @@ def run_tests(
 
 
 def _judged(program: str, jobs: list[dict], sandbox) -> Verdict:
-  """Runs one job for asserts, or one per pair, until one exceeds its limit, so
-  a
-  program costs at most one limit."""
+  """Runs one job for asserts or one per pair, until a job exceeds its limit.
+
+  So a program takes at most one time limit.
+  """
   scores, detail = [0.0] * len(jobs), None
   for i, job in enumerate(jobs):
     answer = sandbox.run(job)
@@ -137,13 +138,12 @@ def reward(
   score: str = ALL,
   sandbox: client.Sandbox | None = None,
 ) -> Verdict:
-  """Returns the verdict on the program of a completion; see `run_tests` for the
-  knobs.
+  """Returns the verdict on the program of a completion.
 
-  The tests are example['tests'], or the fields of the HumanEval and MBPP
-  files, or example['answer']; 'entry_point', 'test_setup_code' and, where the
-  prompt is the beginning of the program, 'prompt' are used when there. All
-  may also be in example['meta'].
+  `run_tests` describes the settings. The tests are example['tests'], the fields
+  of the HumanEval and MBPP files, or example['answer']. 'entry_point',
+  'test_setup_code' and 'prompt' (if it is the beginning of the program) are
+  read if the example has them. All fields may also be in example['meta'].
   """
   example = {**example, **(example.get('meta') or {})}
   names = ('tests', 'test', 'test_list', 'answer')
@@ -169,7 +169,7 @@ def reward(
 
 
 def _opening(prompt, entry_point: str | None) -> str:
-  """Returns the code with which a prompt begins the function, or ''."""
+  """Returns the code at the start of a prompt that begins a function, or ''."""
   if not isinstance(prompt, str):
     return ''  # a chat
   block = _last_block(prompt)
@@ -186,8 +186,8 @@ def extract(
 ) -> str | None:
   """Extracts the program of a completion, or None.
 
-  It is the last fenced block of Python after the last thought, or all the text;
-  an unfinished thought without text before it has none. If `prompt` begins the
+  It is the last fenced block of Python after the last thought, or all the text.
+  An unfinished thought without text before it has none. If `prompt` begins the
   function `entry_point`, its imports and helpers are prepended, and a
   completion that is only a body is joined to it.
   """
@@ -212,7 +212,7 @@ def _body(code: str) -> str:
   code = code.lstrip('\n')
   if not code.startswith((' ', '\t')):
     lines = code.split('\n')
-    # A stripped text lacks the indent of its first line only.
+    # Stripping a text removes only the indent of the first line.
     whole = any(re.match(r'\S', line) for line in lines[1:])
     lines[0] = f'    {lines[0]}'
     lines[1:] = [f'    {line}' if whole else line for line in lines[1:]]
@@ -222,9 +222,7 @@ def _body(code: str) -> str:
 
 
 def _definition(text: str, name: str | None) -> int | None:
-  """Returns the line at which the last definition of `name` at the top level
-  begins.
-  """
+  """Returns the first line of the last top-level definition of `name`."""
   if not name:
     return None
   pattern = rf'^(?:async[ \t]+)?def[ \t]+{re.escape(name)}[ \t]*\('

@@ -1,10 +1,10 @@
-"""Programs for the problems of LiveCodeBench, with the tests of its files.
+"""Verifies programs for LiveCodeBench by the tests of its files.
 
-https://arxiv.org/abs/2403.07974: a program is right if it passes all public and
-private tests. A test is an input and an output of the whole program (`stdin`),
-or the arguments and the result of a method of `Solution`, as JSON
-(`functional`). As in the published judge, a program finds common modules
-imported.
+https://arxiv.org/abs/2403.07974: a program is correct if it passes all public
+and private tests. A test is an input and an output of the whole program
+(`stdin`), or the arguments and the result of a method of `Solution`, as JSON
+(`functional`). As in the published judge, common modules are imported before
+the program.
 """
 
 import base64
@@ -31,7 +31,7 @@ from typing import *
 
 
 class _TextOnly(pickle.Unpickler):
-  """Reads a pickle of plain values; one that names a class is refused."""
+  """Reads a pickle of plain values. Raises an error if it names a class."""
 
   def find_class(self, module: str, name: str):
     raise pickle.UnpicklingError(f'private_test_cases name {module}.{name}')

@@ -1,9 +1,9 @@
 """Compares the output of a program with the expected output.
 
-Lines are compared without trailing blanks, blank lines at both ends, and the
-amount of white space between words. A word that is a decimal in the
-expected output may differ by 1e-6, absolute or relative; whole numbers and
-everything else are compared as text.
+Trailing blanks, blank lines at both ends, and the amount of white space between
+words are ignored. A word that is a decimal in the expected output may differ by
+1e-6, absolute or relative. All other words, also whole numbers, are compared as
+text.
 """
 
 import re
@@ -14,7 +14,7 @@ DECIMAL = re.compile(
 NUMBER = re.compile(
   r'[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?'
 )
-MAX_NUMBER = 40  # characters of a word that is read as a number
+MAX_NUMBER = 40  # largest length of a word that is read as a number
 TOLERANCE = 1e-6
 
 
@@ -40,5 +40,5 @@ def _near(word: str, expected: str) -> bool:
   if not (DECIMAL.fullmatch(expected) and NUMBER.fullmatch(word)):
     return False
   a, b = float(word), float(expected)
-  # inf - inf is nan, and nan is not below anything
+  # inf - inf is nan, and comparisons with nan are false.
   return abs(a - b) <= TOLERANCE * max(1.0, abs(b))

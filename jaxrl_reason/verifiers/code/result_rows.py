@@ -1,7 +1,7 @@
-"""Compares the rows of two SQL queries: as lists, as multisets, by column.
+"""Compares the rows of two SQL queries as lists or multisets.
 
-Numbers are equal up to a tolerance, and texts exactly. A query that has no
-ORDER BY returns a multiset of rows. Names of columns do not count.
+Numbers are compared with a tolerance, and texts exactly. A query without ORDER
+BY returns a multiset of rows. Names of columns are ignored.
 """
 
 import collections
@@ -18,7 +18,7 @@ def _is_number(value) -> bool:
 
 
 def close(a: tuple, b: tuple, tolerance: float) -> bool:
-  """Returns whether rows are equal cell by cell; numbers up to a relative or
+  """Returns whether rows are equal cell by cell. Numbers have a relative or
   absolute tolerance.
   """
   return len(a) == len(b) and all(
@@ -49,10 +49,10 @@ def same_rows(
 
 
 def _paired(a: list[tuple], b: list[tuple], tolerance: float) -> bool:
-  """Returns whether rows that are not equal pair up so that each pair is close.
+  """Returns whether rows that are not equal can be paired with close rows.
 
-  Rows are sorted by their other cells, then by their numbers: up to rounding,
-  both orders agree.
+  Rows are sorted by their other cells, then by their rounded numbers, so that
+  both lists have the same order.
   """
 
   def key(row: tuple):
@@ -64,7 +64,7 @@ def _paired(a: list[tuple], b: list[tuple], tolerance: float) -> bool:
 
 
 def _numbers(row: tuple) -> list:
-  """Rounds to nine digits, so that noise does not decide the order."""
+  """Rounds numbers to nine digits, so that noise does not change the order."""
   return [float(f'{v:.9g}') for v in row if _is_number(v)]
 
 
@@ -76,8 +76,8 @@ def same_result(
   columns: str = 'ordered',
   tolerance: float = 1e-6,
 ) -> bool:
-  """Compares as `same_rows`; columns='any' also under some order of the
-  columns.
+  """Compares results as `same_rows`. With columns='any', the order of the
+  columns may differ.
   """
   if columns == 'ordered' or not gold or not found:
     return same_rows(found, gold, ordered=ordered, tolerance=tolerance)
@@ -96,7 +96,9 @@ def same_result(
 
 
 def _column_orders(found, gold, tolerance: float) -> Iterator[tuple[int, ...]]:
-  """Yields orders of found's columns that hold the values of gold's columns."""
+  """Yields orders of the columns of `found` with the values of gold's
+  columns.
+  """
   wanted, there = (
     [[(v,) for v in column] for column in zip(*rows)] for rows in (gold, found)
   )
@@ -109,8 +111,8 @@ def _column_orders(found, gold, tolerance: float) -> Iterator[tuple[int, ...]]:
     for want in wanted
   ]
 
-  # Each group of like columns must be as large on both sides; then every
-  # choice below leads to an order, and none to a dead end.
+  # If groups of equal columns have the same size on both sides, every choice
+  # below leads to an order, so the search does not backtrack.
   if any(options.count(columns) != len(columns) for columns in options):
     return
 

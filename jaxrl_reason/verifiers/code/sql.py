@@ -2,18 +2,17 @@
 
   completion -> its query -> rows  --compare-->  rows <- example['answer']
 
-on the SQLite database of the example: 'db' (a path) or 'db_script' (statements
-that make it). The query is hostile text:
+The SQLite database of the example is 'db' (a path) or 'db_script' (statements
+that create it). Queries are untrusted:
 
   - the database is opened read-only and immutable, or is a copy in memory;
-  - an authorizer refuses everything but reading: writes, PRAGMA, ATTACH,
-    extensions, virtual tables, and every function that is not on a list of
-    SQLite's pure ones;
-  - a progress handler ends it after `steps` virtual instructions: the same
-    query gets the same verdict on every machine;
+  - an authorizer allows only reading. It refuses writes, PRAGMA, ATTACH,
+    extensions, virtual tables, and functions outside a list of pure ones;
+  - a progress handler stops the query after `steps` virtual instructions, so
+    that the verdict is the same on every machine;
   - length, depth, columns, rows and the heap of SQLite are bounded.
 
-A query that fails or exceeds a limit scores 0; if the reference query does, the
+A query that fails or exceeds a limit scores 0. If the reference query does, the
 verdict is an error. SQLite checks limits only between instructions, and one
 instruction on long texts can take minutes. `rows` therefore runs queries in a
 process that the kernel ends after `seconds` of CPU time; the verdict is then a
@@ -36,10 +35,10 @@ from jaxrl_reason.verifiers.pool import limited
 from jaxrl_reason.verifiers.verdict import Verdict
 
 STEPS = 20_000_000  # virtual instructions, about a second
-STEP_SIZE = 200  # instructions between two checks of the count
+STEP_SIZE = 200  # instructions between two calls of the progress handler
 SECONDS = 2.0  # of CPU
 MAX_ROWS = 10_000
-MAX_BYTES = 8_000_000  # of a result's texts and blobs
+MAX_BYTES = 8_000_000  # size of the texts and blobs of a result
 HEAP = 256 * 2**20
 LIMITS = {
   sqlite3.SQLITE_LIMIT_LENGTH: 100_000,
@@ -69,7 +68,7 @@ FUNCTIONS = frozenset(
 )
 FENCE = re.compile(r'```(?:sql|sqlite)?[ \t]*\n(.*?)```', re.S | re.I)
 QUERY = re.compile(r'\b(?:select|with|values)\b', re.I)
-# Strings, names and comments first: their contents are no keywords.
+# Strings, names and comments are matched first: they contain no keywords.
 WORDS = re.compile(
   r"'(?:[^']|'')*+'?|\"[^\"]*+\"?|`[^`]*+`?|--[^\n]*|/\*.*?(?:\*/|\Z)"
   r'|[()]|\border\s+by\b',
@@ -82,7 +81,7 @@ class QueryError(ValueError):
 
 
 class SlowQuery(TimeoutError):
-  """A query that used up its seconds before its instructions."""
+  """A query that exceeded its seconds before its instructions."""
 
 
 # --- running a query in its process ------------------------------------------
@@ -97,7 +96,7 @@ def rows(
 
   Raises:
     QueryError: the query fails or exceeds a limit.
-    SlowQuery: it uses up its `seconds` of CPU time.
+    SlowQuery: the query exceeds its `seconds` of CPU time.
     FieldError: the example has no database.
   """
   request = {'query': query, 'steps': steps, **database(example)}
@@ -124,7 +123,7 @@ def database(example: dict) -> dict[str, str]:
 
 
 def answer(request: dict) -> list[list]:
-  """Runs the query of a request: called in the process of `RUN`."""
+  """Runs the query of a request, in the process of `RUN`."""
   with contextlib.closing(connect(request)) as connection:
     found = rows_of(connection, request['query'], steps=request['steps'])
   return [
@@ -157,7 +156,8 @@ def connect(example: dict) -> sqlite3.Connection:
   """Opens the example's database for reading, with limits."""
   where = database(example)
   if 'db' in where:
-    # immutable: no lock and no journal, also where the folder is read-only.
+    # immutable: SQLite writes no lock or journal, so the folder can be
+    # read-only.
     uri = f'file:{urllib.parse.quote(where["db"])}?mode=ro&immutable=1'
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
   else:
@@ -169,7 +169,7 @@ def connect(example: dict) -> sqlite3.Connection:
 
 def _restrict(connection: sqlite3.Connection):
   connection.execute(f'PRAGMA hard_heap_limit={HEAP}')
-  connection.execute('PRAGMA temp_store=MEMORY')  # sort there, not in files
+  connection.execute('PRAGMA temp_store=MEMORY')  # no temporary files for sorts
   connection.execute('PRAGMA query_only=ON')
   connection.execute('PRAGMA trusted_schema=OFF')
   for limit, value in LIMITS.items():
@@ -194,7 +194,11 @@ def rows_of(
   *,
   steps: int = STEPS,
 ) -> list[tuple]:
-  """Reads the rows of one SELECT; QueryError if it fails or exceeds a limit."""
+  """Reads the rows of one SELECT.
+
+  Raises:
+    QueryError: the query fails or exceeds a limit.
+  """
   looks = itertools.count(1)
 
   def exhausted() -> bool:
@@ -227,8 +231,8 @@ def _fetch(cursor: sqlite3.Cursor) -> Iterator[tuple]:
 
 
 def query_of(text: str) -> str:
-  """Extracts the query in an answer: the last fenced block, or from SELECT
-  on.
+  """Extracts the query of an answer: the last fenced block, or the text from
+  SELECT on.
   """
   fenced = FENCE.findall(text)
   if fenced:
@@ -238,7 +242,7 @@ def query_of(text: str) -> str:
 
 
 def is_ordered(query: str) -> bool:
-  """Returns whether a query has an own ORDER BY, not only in a subquery."""
+  """Returns whether a query has an ORDER BY outside of subqueries."""
   depth = 0
   for match in WORDS.finditer(query):
     if match[0] == '(':
@@ -262,9 +266,12 @@ def reward(
 ) -> Verdict:
   """Returns 1 if the query returns the rows of the query example['answer'].
 
-  Rows are compared in order if that has an ORDER BY, otherwise as a multiset;
-  names of columns do not count. Reads 'answer', and 'db' or 'db_script'. If the
-  reference query returns no rows, or only NULL, FieldError is raised.
+  Rows are compared in order if the reference query has an ORDER BY, otherwise
+  as a multiset. Names of columns are ignored. Reads 'answer', and 'db' or
+  'db_script'.
+
+  Raises:
+    FieldError: the reference query returns no rows, or only NULL.
   """
   if columns not in result_rows.COLUMNS:
     known = ', '.join(result_rows.COLUMNS)

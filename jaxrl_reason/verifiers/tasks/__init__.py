@@ -1,12 +1,13 @@
-"""Procedural reasoning tasks: infinite, checkable, deterministic.
+"""Generates problems of procedural reasoning tasks, and checks answers.
 
   ex = example('arithmetic', seed=0, index=7, split='train')
   TASKS['arithmetic'].check(ex['solution'], ex)        # 1.0
 
-There are three splits of the same generator. A problem is held out if a hash of
-its identity (by default its prompt) is below `HELDOUT_SHARE`. 'train' samples
-until a problem is not held out, so the splits never overlap, for all seeds,
-knobs and counts. 'harder' has the held-out problems of harder knobs.
+Tasks are infinite and deterministic. There are three splits of a generator. A
+problem is held out if a hash of its identity (by default its prompt) is below
+`HELDOUT_SHARE`. 'train' samples until a problem is not held out, so the splits
+never overlap, for all seeds, knobs and counts. 'harder' has held-out problems
+with harder knobs.
 """
 
 import hashlib
@@ -73,13 +74,13 @@ MAX_DRAWS = 20_000
 
 
 def files_of_own() -> tuple[str, ...]:
-  """Returns the files that add tasks to `TASKS`; another process imports them
-  to have these tasks.
+  """Returns the files that add tasks to `TASKS`. Other processes import these
+  files.
 
   Raises:
     ValueError: a task was defined where no other process can import it.
   """
-  package, found = os.path.dirname(os.path.abspath(__file__)), {}
+  package, files = os.path.dirname(os.path.abspath(__file__)), {}
   for name, task in TASKS.items():
     path = os.path.abspath(task.generate.__code__.co_filename)
     if os.path.dirname(path) == package:
@@ -89,8 +90,8 @@ def files_of_own() -> tuple[str, ...]:
         f'task {name!r} was defined interactively, where verifier processes '
         'cannot import it: move it into a file, or set rl.path="fused"'
       )
-    found[path] = None
-  return tuple(found)
+    files[path] = None
+  return tuple(files)
 
 
 def is_known(name: str) -> bool:
@@ -121,8 +122,8 @@ def split_knobs(
   knobs: dict | None = None,
   harder: dict | None = None,
 ) -> dict:
-  """Returns the knobs of a split: the task's, then `knobs`, and for 'harder'
-  then `harder` (the task's own where None).
+  """Returns the knobs of a split: those of the task, updated by `knobs`, and
+  for 'harder' also by `harder` (None: that of the task).
   """
   if split not in SPLITS:
     raise ValueError(f'unknown split {split!r}; known: {", ".join(SPLITS)}')
@@ -147,19 +148,22 @@ def example(
   knobs: dict | None = None,
   harder: dict | None = None,
 ) -> Example:
-  """Makes problem `index` of a split, the same on every machine."""
+  """Generates problem `index` of a split, the same on every machine."""
   family = get(task)
   settings = split_knobs(family, split, knobs, harder)
   entropy = (zlib.crc32(f'{task}/{split}'.encode()), seed, index)
   rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
   heldout = split != 'train'
   for _ in range(MAX_DRAWS):
-    found = family.generate(rng, **settings)
-    if found is not None and is_heldout(family.identity(found)) == heldout:
-      return found
+    candidate = family.generate(rng, **settings)
+    if (
+      candidate is not None
+      and is_heldout(family.identity(candidate)) == heldout
+    ):
+      return candidate
   raise ValueError(
     f'task {task!r}, split {split!r}: no problem in {MAX_DRAWS} draws; the '
-    f'knobs leave too few: {settings}'
+    f'knobs allow too few: {settings}'
   )
 
 
@@ -168,7 +172,7 @@ def check(text: str, example: Example) -> float:
 
 
 def check_format(text: str, example: Example) -> float:
-  """Returns 1.0 if the text has one marker and then an answer of the task's
-  kind.
+  """Returns 1.0 if the text has one marker and then the characters of an
+  answer.
   """
   return problem.check_format(text, get(example['task']).answer_chars)

@@ -1,19 +1,18 @@
-"""Chained arithmetic, evaluated strictly from left to right.
+"""Generates chained arithmetic, which is evaluated from left to right.
 
   prompt    7+5-3*2+8=           or, modulo 10,   7+5-3*2+8%10=
   solution  12 9 18#26                            2 9 8#6
 
-With `width`, blanks pad every chain to this number of characters. The inputs of
-a total are then at the same distance from it for all lengths, so a model that
-knows short chains can begin longer ones.
+With `width`, blanks pad every chain to this number of characters. The operands
+then have the same distance from their result for all lengths, so that a model
+can generalize from short chains to longer ones.
 
-`numbered` steps begin with their number, 112 29 318#26. Each shows the position
-in the chain, so earlier text is not needed.
+With `numbered`, steps begin with their number, 112 29 318#26. A model can then
+write a step without the text before the previous step.
 
-The solution writes the running total after every operation; the last one is
-the answer. `*` does not bind tighter than `+`: every step is one look-up of
-(total, operator, operand), so a small model can do each, and none can do a
-long chain at once.
+The solution has the result of every operation, and the last result is the
+answer. `*` does not bind tighter than `+`, so every step is one look-up of
+(result, operator, operand), which a small model can learn.
 """
 
 import numpy as np
@@ -68,10 +67,10 @@ TASK = problem.Task(
     min_operand=1,  # at least 0, because a sign would be an operator
     max_operand=9,
     ops='+-',  # any of + - *; repeat one to draw it more often
-    modulus=0,  # every total is reduced modulo this; 0: never
-    min_total=0,  # bounds of every running total; a chain that
-    max_total=99,  # leaves them is drawn again
-    width=0,  # characters of a chain at least, blanks after it included
+    modulus=0,  # every result is reduced modulo this; 0: none
+    min_total=0,  # smallest allowed result; other chains are drawn again
+    max_total=99,  # largest allowed result
+    width=0,  # least number of characters, filled with blanks
     numbered=False,  # steps begin with their number
   ),
   harder=dict(min_ops=7, max_ops=9),

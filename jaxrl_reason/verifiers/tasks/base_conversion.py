@@ -1,11 +1,11 @@
-"""Numbers written in another base.
+"""Generates conversions of numbers to another base.
 
   prompt    1011_2>3:             or, to base 10,   1011_2>10:
   solution  1 2 5 11/3=3r2 3/3=1r0 1/3=0r1#102      1 2 5 11#11
 
-The steps read the number digit by digit (times the base, plus the digit),
-then divide until nothing is left; the remainders, last one first, are the
-answer, without leading zeros.
+The steps first read the number digit by digit (times the base, plus the digit),
+then divide it until it is 0. The remainders in reverse order are the answer. It
+has no leading zeros.
 """
 
 import numpy as np
@@ -44,10 +44,10 @@ def generate(
   bases: tuple[int, ...],
 ) -> problem.Example | None:
   if not all(2 <= radix <= len(NUMERALS) for radix in bases):
-    raise ValueError(f'bases={bases}; they are 2 to {len(NUMERALS)}')
+    raise ValueError(f'bases={bases}: must be from 2 to {len(NUMERALS)}')
   if len(set(bases)) < 2 or min_number < 0:
-    raise ValueError(f'bases={bases}, min_number={min_number}: two bases, or '
-                     'more, and no negative numbers')  # fmt: skip
+    raise ValueError(f'bases={bases}, min_number={min_number}: at least two '
+                     'bases, and no negative numbers')  # fmt: skip
   start, end = problem.choose(rng, bases), problem.choose(rng, bases)
   if start == end:
     return None
@@ -57,7 +57,7 @@ def generate(
   steps = [] if start == 10 else [str(n) for n in _read(written, start)]
   answer, divisions = _divide(number, end)
   if end != 10:
-    # The first division repeats what was read last.
+    # The last reading step is the dividend of the first division.
     steps = [*steps[:-1], *divisions]
   else:
     steps = steps[:-1]
@@ -71,7 +71,7 @@ TASK = problem.Task(
   knobs=dict(
     min_number=2,
     max_number=99,
-    bases=(2, 3, 10),  # at least two, 2 to 16; repeat one to draw it more often
+    bases=(2, 3, 10),  # two or more, 2 to 16; repeat a base to draw it more
   ),
   harder=dict(min_number=100, max_number=999),
   alphabet=NUMERALS + 'r/=_>: ' + problem.MARKER,

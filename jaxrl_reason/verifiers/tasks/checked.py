@@ -1,11 +1,11 @@
-"""Chained arithmetic with a second turn that checks (`rl.turns.links`).
+"""Generates chained arithmetic with a second turn (`rl.turns.links`).
 
   verify   2*3+1%5=  1#2;  ?  y        2*3+1%5=  1#4;?  n
   refine   2*3+1%5=  1#2;  ?  1#2      2*3+1%5=  1#4;?  1#2
 
-Problems are those of `arithmetic`. `turns` has the turns after the first
-solution. A wrong first solution is an observation, so supervised stages do not
-train on it. It has another last digit.
+Problems are those of `arithmetic`. In the second turn, the policy verifies or
+refines the first solution. An incorrect first solution has another last digit.
+It is an observation, so supervised stages do not train on it.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ TASK = problem.Task(
   knobs=arithmetic.TASK.knobs
   | dict(
     second='verify',  # the second turn: verify, refine
-    wrong=0.5,  # share of solutions with turns after a wrong one
+    wrong=0.5,  # share of problems with an incorrect first solution
   ),
   harder=arithmetic.TASK.harder,
   alphabet=arithmetic.TASK.alphabet + ';?yn',

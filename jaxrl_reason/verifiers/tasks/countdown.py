@@ -1,20 +1,20 @@
-"""Countdown: reach a target from given numbers with + - * /, each used once.
+"""Generates and checks countdown: reach a target with + - * / and each number.
 
   prompt    3 7 2 5>24:
   solution  3*7=21 21+5=26 26-2=24#3*7+5-2
 
-With `max_tries`, wrong attempts precede the correct one, each with a comma at
-its end, so that a model can learn to search and to recognise success:
+With `max_tries`, incorrect attempts that end in a comma precede the correct
+one, so that a model can learn to search:
 
   solution  3+7=10 10*2=20 20-5=15, 3*7=21 21+5=26 26-2=24#3*7+5-2
 
-**Answers.** An expression over non-negative integers with + - * /, ordinary
-precedence, parentheses and spaces between tokens; no unary minus. Its value is
-an exact rational. The limits, which the device kernel shares, for n given
-numbers:
+**Answers.** An answer is an expression of non-negative integers with + - * /,
+ordinary precedence, parentheses and spaces between tokens, without unary minus.
+Its value is an exact rational number. For n numbers, the checker and the device
+kernel have these limits:
   - a number has at most `base.MAX_DIGITS` digits, leading zeros counted;
   - there are at most n pairs of parentheses, so at most 4n-1 tokens;
-  - use='all': each given number exactly once; 'subset': at most once.
+  - use='all': each number of the problem exactly once; 'subset': at most once.
 """
 
 import re
@@ -40,8 +40,8 @@ def max_tokens(n_numbers: int) -> int:
 def tokenize(
   text: str, limit: int, *, max_digits: int = problem.MAX_DIGITS
 ) -> list[str] | None:
-  """Splits an expression into tokens; None if malformed or more than
-  `limit`.
+  """Splits an expression into tokens; None if it is malformed or has more than
+  `limit` tokens.
   """
   text = text.strip(' ')
   tokens, at = [], 0
@@ -87,7 +87,7 @@ def _sum(tokens: list[str]) -> Fraction:
 
 
 def evaluate(tokens: list[str]) -> Fraction | None:
-  """Computes the value; None if malformed or a division by zero."""
+  """Computes the value; None if malformed, or if it divides by zero."""
   rest = tokens[::-1]
   try:
     value = _sum(rest)
@@ -105,8 +105,8 @@ def check(text: str, example: problem.Example) -> float:
   if tokens is None or tokens.count('(') > n_numbers:
     return 0.0
   used = Counter(int(token) for token in tokens if token.isdigit())
-  given = Counter(meta['numbers'])
-  if not (used == given if meta['use'] == 'all' else used <= given):
+  available = Counter(meta['numbers'])
+  if not (used == available if meta['use'] == 'all' else used <= available):
     return 0.0
   return float(evaluate(tokens) == meta['target'])
 
@@ -115,8 +115,9 @@ def check(text: str, example: problem.Example) -> float:
 
 
 def _moves(a: int, b: int, ops: str) -> list[tuple[str, int]]:
-  """(operator, value) with a value that is a positive integer, so that the
-  written steps stay short."""
+  """Returns (operator, value) of a and b. Values are positive integers, which
+  keeps the steps short.
+  """
   values = {'+': a + b, '-': a - b, '*': a * b}
   if b > 1 and a % b == 0:
     values['/'] = a // b
@@ -128,7 +129,7 @@ def _wrap(part: str, precedence: int, needed: int) -> str:
 
 
 def _derive(rng, numbers, ops) -> tuple[int, list[str], str] | None:
-  """Combines random pairs to one number: value, steps, expression."""
+  """Combines random pairs of numbers to (value, steps, expression)."""
   parts = [(number, str(number), 3) for number in numbers]
   steps = []
   while len(parts) > 1:
@@ -163,13 +164,13 @@ def generate(
   max_tries: int,
 ) -> problem.Example | None:
   if use not in ('all', 'subset'):
-    raise ValueError(f"use={use!r}; it is 'all' or 'subset'")
+    raise ValueError(f"use={use!r}: must be 'all' or 'subset'")
   count = problem.between(rng, min_numbers, max_numbers)
   numbers = [problem.between(rng, 1, max_number) for _ in range(count)]
-  found = _derive(rng, _subset(rng, numbers, use), ops)
-  if found is None or found[0] > max_target:
+  derivation = _derive(rng, _subset(rng, numbers, use), ops)
+  if derivation is None or derivation[0] > max_target:
     return None
-  target, steps, expression = found
+  target, steps, expression = derivation
   tries = []
   for _ in range(problem.between(rng, 0, max_tries)):
     wrong = _derive(rng, _subset(rng, numbers, use), ops)
@@ -199,13 +200,13 @@ TASK = problem.Task(
   generate=generate,
   check=check,
   knobs=dict(
-    min_numbers=3,  # given numbers, 1 to 6 on the device
+    min_numbers=3,  # numbers of a problem; at most 6 for the device kernel
     max_numbers=3,
     max_number=9,  # numbers are drawn from 1 to this
     max_target=30,  # targets are drawn from 1 to this
     ops='+-*',  # any of + - * /
     use='all',  # 'all': every number once; 'subset': at most once
-    max_tries=0,  # wrong attempts shown before the right one
+    max_tries=0,  # largest number of incorrect attempts in a solution
   ),
   harder=dict(min_numbers=4, max_numbers=4, max_target=99),
   alphabet=problem.DIGITS + '+-*/()=>:, ' + problem.MARKER,

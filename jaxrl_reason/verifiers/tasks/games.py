@@ -1,14 +1,14 @@
-"""Problems of environments (`rl.turns.env`), by the environment's name.
+"""Generates problems of environments (`rl.turns.env`), by environment name.
 
   guess        1-31?                        16; < 8; > ...
   frozen_lake  SFFF FHFH FFFH HFFG>         R; F ...
   sudoku       1.34 3412 2.43 43.1>         a2=2; + ...
-  lookup       4?? (the table's table at 4) ?4; 7 ?7; 2 #2
+  lookup       4?? (two look-ups from 4)    ?4; 7 ?7; 2 #2
   tic_tac_toe  X...O....>                   1; 3 ...
 
 `turns` of a problem has the turns of a good player and the observations. The
-rewards of the environment decide, not the text: an evaluation adds them to the
-example as 'gained'. A look-up ends in an answer as other tasks do.
+verdict depends on the rewards of the environment, which an evaluation adds to
+the example as 'gained'. Only `lookup` has an answer in the text.
 """
 
 import functools
@@ -26,7 +26,7 @@ _STEPS = {'L': (0, -1), 'R': (0, 1), 'U': (-1, 0), 'D': (1, 0)}
 def _example(task: str, prompt: str, turns: list, answer: str, **meta) -> dict:
   return {
     'prompt': prompt,
-    'solution': ''.join(own + said for own, said in turns),
+    'solution': ''.join(turn + observation for turn, observation in turns),
     'turns': turns,
     'answer': answer,
     'meta': meta,
@@ -35,9 +35,7 @@ def _example(task: str, prompt: str, turns: list, answer: str, **meta) -> dict:
 
 
 def won(text: str, example: problem.Example) -> float:
-  """Returns whether the rewards of the episode exceed 0.5, which only success
-  reaches.
-  """
+  """Returns whether the episode succeeded: its rewards exceed 0.5."""
   del text
   return float(example.get('gained', 0.0) > 0.5)
 
@@ -47,8 +45,8 @@ def guess(rng: np.random.Generator, *, largest: int) -> problem.Example:
   turns, at = [], 0
   while at != number:
     at = (low + high) // 2
-    said = '=' if at == number else '><'[number < at]
-    turns.append([f'{at};', said])
+    reply = '=' if at == number else '><'[number < at]
+    turns.append([f'{at};', reply])
     low, high = (at + 1, high) if at < number else (low, at - 1)
   turns[-1][1] = ''
   return _example('guess', f'1-{largest}?', turns, str(number), number=number)
@@ -90,13 +88,13 @@ def frozen_lake(
 def sudoku(
   rng: np.random.Generator, *, min_holes: int, max_holes: int
 ) -> problem.Example | None:
-  found = sudoku4.generate(rng, min_holes=min_holes, max_holes=max_holes)
-  if found is None:
+  puzzle = sudoku4.generate(rng, min_holes=min_holes, max_holes=max_holes)
+  if puzzle is None:
     return None
-  steps = found['solution'].partition(problem.MARKER)[0].split(' ')
+  steps = puzzle['solution'].partition(problem.MARKER)[0].split(' ')
   turns = [[f'{step};', '+'] for step in steps]
   turns[-1][1] = ''
-  prompt, answer = found['prompt'], found['answer']
+  prompt, answer = puzzle['prompt'], puzzle['answer']
   return _example('sudoku', prompt, turns, answer, grid=prompt[:-1])
 
 
@@ -114,22 +112,22 @@ def lookup(rng: np.random.Generator, *, hops: int) -> problem.Example:
 
 
 def _completing(board: str, who: str) -> list[int]:
-  found = []
+  free_cells = []
   for line in LINES:
     cells = [int(c) for c in line]
     free = [c for c in cells if board[c] == '.']
     if len(free) == 1 and all(board[c] == who for c in cells if c != free[0]):
-      found += free
-  return found
+      free_cells += free
+  return free_cells
 
 
 def opponent(board: str) -> int:
-  """Returns the cell that the opponent of `envs.tic_tac_toe` takes."""
+  """Returns the next cell of the opponent in `envs.tic_tac_toe`."""
   order = [4, 0, 2, 6, 8, 1, 3, 5, 7]
   free = [c for c in order if board[c] == '.']
   both = [_completing(board, who) for who in 'OX']
-  wanted = next((cells for cells in both if cells), free)
-  return min(wanted, key=order.index)
+  candidates = next((cells for cells in both if cells), free)
+  return min(candidates, key=order.index)
 
 
 def _put(board: str, cell: int, who: str) -> str:
@@ -144,30 +142,30 @@ def _best(board: str) -> tuple[float, list]:
     if board[cell] != '.':
       continue
     wins = cell in _completing(board, 'X')
-    own = _put(board, cell, 'X')
-    if wins or '.' not in own:
-      found = (1.0 if wins else 0.5), [[f'{cell + 1};', '']]
+    after_x = _put(board, cell, 'X')
+    if wins or '.' not in after_x:
+      result = (1.0 if wins else 0.5), [[f'{cell + 1};', '']]
     else:
-      at = opponent(own)
-      lost, after = at in _completing(own, 'O'), _put(own, at, 'O')
+      at = opponent(after_x)
+      lost, after = at in _completing(after_x, 'O'), _put(after_x, at, 'O')
       value, rest = (0.0, []) if lost else _best(after)
-      found = value, [[f'{cell + 1};', str(at + 1) if rest else ''], *rest]
-    best = max(best, found, key=operator.itemgetter(0))
+      result = value, [[f'{cell + 1};', str(at + 1) if rest else ''], *rest]
+    best = max(best, result, key=operator.itemgetter(0))
   return best
 
 
 def tic_tac_toe(
   rng: np.random.Generator, *, played: int
 ) -> problem.Example | None:
-  if not 1 <= played <= 2:  # of the one empty board there is no other side
-    raise ValueError(f'played={played}; 1 or 2')
+  if not 1 <= played <= 2:  # the only empty board cannot be split
+    raise ValueError(f'played={played}: must be 1 or 2')
   board = '.' * 9
   for cell in problem.shuffled(rng, range(9))[: 2 * played]:
     board = _put(board, cell, 'XO'[board.count('.') % 2 == 0])
   value, turns = _best(board)
   if value < 1:
     return None
-  moves = ''.join(own[0] for own, _ in turns)
+  moves = ''.join(turn[0] for turn, _ in turns)
   return _example('tic_tac_toe', board + '>', turns, moves, board=board)
 
 
@@ -221,7 +219,7 @@ GAMES = {
     ),
     _game(
       tic_tac_toe,
-      dict(played=1),  # moves of each before the first, 1 or 2
+      dict(played=1),  # moves of each player on the first board, 1 or 2
       dict(played=2),
       '123456789.XO>;?',
     ),

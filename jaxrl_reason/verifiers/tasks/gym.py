@@ -1,15 +1,15 @@
-"""The families of reasoning-gym as tasks, by name 'gym:<family>'.
+"""Adapts the families of reasoning-gym to tasks named 'gym:<family>'.
 
   data.name = 'gym:chain_sum'      data.knobs = {'max_terms': 4}
 
 reasoning-gym (https://arxiv.org/abs/2505.24760, the extra `gym`) is imported
 when the first such name is looked up. A family's knobs are the fields of its
-configuration. Its scorers, some of which execute the answer, do not run here
-but in a verifier's worker: see `verifiers.gym_scorers`.
+configuration. Its scorers run only in the workers of a verifier pool, because
+some of them execute the answer (`verifiers.gym_scorers`).
 
-An example has the family's entry as `meta['entry']`, with Python objects that
-JSON does not have (tuples, dates). Five families have no reference answer for
-some or all problems; answer and solution are then empty.
+`meta['entry']` of an example has the entry of the family, which may contain
+Python objects that JSON does not have (tuples, dates). Five families have no
+reference answer for some or all problems: answer and solution are then empty.
 Families that check their configuration with `assert` raise AssertionError.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from jaxrl_reason.verifiers.tasks import problem
 
 PREFIX = 'gym:'
-# A mixture of other families, which knobs cannot describe.
+# `composite` is a mixture of other families. Knobs cannot describe it.
 NOT_A_FAMILY = frozenset(['composite'])
 
 
@@ -30,20 +30,20 @@ def _factory():
     from reasoning_gym import factory
   except ImportError as e:
     raise ValueError(
-      f'{PREFIX}... is reasoning-gym, which cannot be imported ({e}): '
+      f'{PREFIX}... needs reasoning-gym, which cannot be imported ({e}): '
       'pip install "jaxrl_reason[gym]"'
     ) from e
   return factory
 
 
 def families() -> tuple[str, ...]:
-  """Lists the names that the installed version has."""
+  """Returns the families of the installed version."""
   return tuple(name for name in _factory().DATASETS if name not in NOT_A_FAMILY)
 
 
 def dataset(family: str, seed: int = 0, **knobs):
-  """Makes the family's data set of one problem."""
-  # Sequences of a config come as tuples or lists; both are taken.
+  """Returns a family's data set with one problem."""
+  # reasoning-gym accepts tuples and lists for sequences.
   return _factory().create_dataset(family, seed=seed, size=1, **knobs)
 
 
@@ -64,7 +64,7 @@ def _generate(
 
 def _no_check(text: str, example: problem.Example) -> float:
   raise ValueError(
-    f'{example["task"]}: its scorer runs in a verifier pool only; use the '
+    f'{example["task"]}: its scorer runs only in a verifier pool; use the '
     "reward 'gym'"
   )
 

@@ -1,11 +1,12 @@
-"""Knights, who always tell the truth, and knaves, who always lie.
+"""Generates puzzles with knights, who are truthful, and knaves, who lie.
 
   prompt    A:nB B:B/C C:nB>
   solution  KKK!A KKN!A KNK!B KNN!C NKK!C#NKN
 
-Everyone makes one statement about one or two people; the answer is everyone's
-kind in order, K or N, and is the only consistent one. The steps try all kinds
-in order, each with the first speaker it contradicts. Statements:
+Each person makes one statement about one or two people. The answer is the kind
+of each person in order, K or N. Only one answer is consistent. The steps try
+all answers in order, each with the first speaker that it contradicts.
+Statements:
 
   kB   B is a knight          A=B  A and B are of the same kind
   nB   B is a knave           A~B  A and B are of different kinds
@@ -22,8 +23,8 @@ from jaxrl_reason.verifiers.tasks import problem
 NAME = 'knights_knaves'
 PEOPLE = 'ABCDEF'
 
-# A statement of two people, true or not by whether each is a knight. `k` and
-# `n` speak of the second only.
+# Kind of a statement -> its truth value, given whether each of the two people
+# is a knight. `k` and `n` are about the second person only.
 _OF_TWO = {
   '&': operator.and_,
   '/': operator.or_,
@@ -37,10 +38,12 @@ Statement = tuple[str, int, int]
 def _statement(
   rng: np.random.Generator, speaker: int, people: int
 ) -> Statement:
-  """`k` and `n` are about someone else: 'I lie' fits neither kind."""
+  """Samples a statement. `k` and `n` are about another person, since nobody can
+  say 'I lie'.
+  """
   first, second = sorted(problem.shuffled(rng, range(people))[:2])
   if second == speaker:
-    # The order of a pair says nothing, but who `k` and `n` name does.
+    # Only `k` and `n` depend on the order of the pair.
     kind = problem.choose(rng, '&/=~kn')
     return (kind, second, first) if kind in 'kn' else (kind, first, second)
   return problem.choose(rng, '&/=~kn'), first, second
@@ -60,7 +63,7 @@ def _is_true(statement: Statement, kinds: tuple[bool, ...]) -> bool:
 
 
 def _liar(kinds: tuple[bool, ...], statements: list[Statement]) -> int | None:
-  """The first speaker whose statement does not fit these kinds."""
+  """Returns the first speaker whose statement contradicts the kinds."""
   for speaker, statement in enumerate(statements):
     if _is_true(statement, kinds) != kinds[speaker]:
       return speaker
@@ -86,7 +89,9 @@ def generate(
       steps.append(f'{shown}!{PEOPLE[liar]}')
   if len(answers) != 1:
     return None
-  prompt = ' '.join(_show(who, said) for who, said in enumerate(statements))
+  prompt = ' '.join(
+    _show(who, statement) for who, statement in enumerate(statements)
+  )
   return problem.make_example(NAME, prompt + '>', steps, answers[0])
 
 

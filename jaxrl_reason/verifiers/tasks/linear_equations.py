@@ -1,11 +1,11 @@
-"""Linear equations with an integer solution; x is asked for.
+"""Generates linear equations with an integer solution; the answer is x.
 
   prompt    3x+5=20:         2x+3y=8;x-y=-1:
   solution  3x=15#5          5x=5#1
 
-The steps are Gaussian elimination: constants go to the right, then the last
-unknown is eliminated from every other equation, which are divided by their
-greatest common divisor, until x is alone.
+The steps are Gaussian elimination: constants move to the right. Then the last
+unknown is eliminated from all other equations, and each equation is divided by
+its greatest common divisor, until only x is left.
 """
 
 import math
@@ -27,7 +27,9 @@ def _term(coefficient: int, unknown: str) -> str:
 
 
 def _show(row: Row, constant: int = 0) -> str:
-  """[2, -1, 8] -> '2x-y=8'; the constant is added on both sides."""
+  """Formats an equation, [2, -1, 8] -> '2x-y=8'. A constant is added to both
+  sides.
+  """
   terms = [_term(c, u) for c, u in zip(row[:-1], _UNKNOWNS) if c]
   if constant:
     terms.append(f'{constant:+d}')
@@ -41,8 +43,9 @@ def _reduced(row: Row) -> Row:
 
 
 def _eliminate(rows: list[Row], unknown: int) -> tuple[list[Row], list[Row]]:
-  """Rows without the unknown, and those of them that are new; no rows if none
-  has the unknown."""
+  """Eliminates an unknown. Returns all rows and the new rows, or no rows if
+  none has the unknown.
+  """
   pivot = next((row for row in reversed(rows) if row[unknown]), None)
   if pivot is None:
     return [], []
@@ -61,7 +64,7 @@ def _eliminate(rows: list[Row], unknown: int) -> tuple[list[Row], list[Row]]:
 def _draw(
   rng: np.random.Generator, values: list[int], limit: int
 ) -> Row | None:
-  """An equation that the values solve; None if no unknown is left in it."""
+  """Samples an equation that the values solve; None if it has no unknown."""
   row = [problem.between(rng, -limit, limit) for _ in values]
   row.append(sum(c * v for c, v in zip(row, values)))
   return row if any(row[:-1]) else None
@@ -76,7 +79,7 @@ def generate(
   max_value: int,
 ) -> problem.Example | None:
   if not 1 <= unknowns <= len(_UNKNOWNS):
-    raise ValueError(f'unknowns={unknowns}; 1 to {len(_UNKNOWNS)}')
+    raise ValueError(f'unknowns={unknowns}: must be from 1 to {len(_UNKNOWNS)}')
   values = [
     problem.between(rng, -max_value, max_value) for _ in range(unknowns)
   ]
@@ -107,8 +110,8 @@ TASK = problem.Task(
   knobs=dict(
     unknowns=1,  # 1 to 3, and as many equations
     max_coefficient=9,  # coefficients are drawn from -this to this
-    max_constant=20,  # likewise the constant beside the unknowns
-    max_value=20,  # likewise the solution
+    max_constant=20,  # constants are drawn from -this to this
+    max_value=20,  # solutions are drawn from -this to this
   ),
   harder=dict(unknowns=2, max_constant=0),
   alphabet=problem.DIGITS + '+-=;:xyz ' + problem.MARKER,

@@ -1,13 +1,12 @@
-"""A longest strictly increasing subsequence.
+"""Generates and checks longest strictly increasing subsequences.
 
   prompt    3 1 4 2 5>
   solution  1 1 2 2 3#1 2 5
 
-The steps are, for each number, the length of the longest increasing
-subsequence that ends there. **Answers** are the subsequence itself, numbers
-of at most `base.MAX_DIGITS` digits separated by spaces; every longest one
-counts.
-(Its length alone would be too easy to guess.)
+The steps are, for each number, the length of the longest increasing subsequence
+that ends there. **Answers** are any longest subsequence: numbers of at most
+`problem.MAX_DIGITS` digits, separated by spaces. (The length alone would be too
+easy to guess.)
 """
 
 import bisect
@@ -20,30 +19,34 @@ NAME = 'lis'
 
 
 def lengths(numbers: list[int]) -> list[int]:
-  """Computes the longest increasing subsequence that ends at each number."""
-  lowest: list[int] = []  # the lowest end of a subsequence of each length
-  found = []
+  """Computes the lengths of the longest subsequences that end at each
+  number.
+  """
+  lowest: list[int] = []  # the lowest last number of each length
+  lengths_ = []
   for number in numbers:
     at = bisect.bisect_left(lowest, number)
     lowest[at : at + 1] = [number]
-    found.append(at + 1)
-  return found
+    lengths_.append(at + 1)
+  return lengths_
 
 
 def _longest(numbers: list[int], ends: list[int]) -> list[int]:
-  """The longest one that ends last, read backwards from its end. (Numbers
-  with the same length never rise, so the nearest one always fits.)"""
+  """Returns the longest subsequence that ends last, by a search from its end.
+
+  Numbers with the same length never increase, so the nearest one always fits.
+  """
   chosen: list[int] = []
-  wanted = max(ends)
+  length = max(ends)
   for number, end in zip(reversed(numbers), reversed(ends)):
-    if end == wanted:
+    if end == length:
       chosen.append(number)
-      wanted -= 1
+      length -= 1
   return chosen[::-1]
 
 
 def _parse(text: str, limit: int) -> list[int] | None:
-  """Numbers separated by spaces; None if malformed or more than `limit`."""
+  """Parses at most `limit` numbers, separated by spaces; None if malformed."""
   if text.strip(problem.DIGITS + ' '):
     return None
   words = text.split()

@@ -1,29 +1,29 @@
-"""Tasks, and the definition of a final answer.
+"""Defines tasks and final answers.
 
-A task is a pure generator of problems and a checker:
+A task has a pure generator of problems and a checker:
 
-  generate(rng, **knobs) -> Example | None     one draw (None: not a problem)
-  check(completion, example) -> 1.0 | 0.0      total: it never raises
+  generate(rng, **knobs) -> Example | None     one draw (None: draw again)
+  check(completion, example) -> 1.0 | 0.0      never raises an error
 
-An Example is a plain dict that survives JSON:
+An Example is a plain dict of JSON values:
 
   {'prompt': '7+5-3=', 'solution': '12#9', 'answer': '9', 'meta': {},
    'task': 'arithmetic'}
 
 A problem for an environment may also have 'turns', a list of [turn of the
-policy, observation]. The solution is their concatenation; observations are not
+policy, observation]. The solution is their concatenation. Observations are not
 trained on.
 
-**Final answers.** A completion is free text, one marker `#`, and the answer:
-`12 9 18#26`. Exactly one marker may occur, and nothing may follow the answer.
-Only the answer is rewarded. An integer answer is any number of spaces, an
-optional sign and ASCII digits, compared as an integer of any size: `#26`,
+**Final answers.** A completion has free text, one marker `#`, and the answer:
+`12 9 18#26`. There must be exactly one marker, and no text after the answer.
+Only the answer is rewarded. An integer answer has any number of spaces, an
+optional sign and ASCII digits. It is compared as an integer of any size: `#26`,
 `# +26` and `#0026` are the same answer, `#-0` is `#0`; `#26 `, `#26.0` and
-`##26` are wrong. The device kernels in `rewards.kernels` follow the same
-definition byte by byte.
+`##26` are wrong. The device kernels in `rewards.kernels` have the same
+definition, byte by byte.
 
-This package needs the standard library and NumPy only, never jax: data
-workers import it.
+Data workers import this package, so it uses only the standard library and
+NumPy.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ import numpy as np
 MARKER = '#'
 DIGITS = '0123456789'
 OPERATIONS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
-# Limit for numbers in answers that are lists or expressions.
+# Largest number of digits in answers that are lists or expressions.
 MAX_DIGITS = 4
 
 Example = dict
@@ -47,20 +47,21 @@ _INTEGER = re.compile(r' *([+-]?)([0-9]+)')
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """One procedural family.
+  """A procedural task.
 
-  name: the key in `TASKS`.
-  generate: one draw, pure in rng.
-  check: completion, example -> 1.0 or 0.0, in bounded time for any text.
-  knobs: the difficulty of the train and held-out splits.
-  harder: what the out-of-distribution split changes.
-  alphabet: every character of its prompts and solutions, for all knobs; None
-    if unknown.
-  answer_chars: characters of an answer (for the format reward).
-  kernel: the device kernel with the verdict of `check`, or None.
-  identity: problems with the same identity are one problem, for any wording of
-    the prompt, and are in the same split.
-  reward: the host reward that verifies its answers, by name.
+  Attributes:
+    name: key in `TASKS`.
+    generate: makes one draw, a pure function of rng.
+    check: completion, example -> 1.0 or 0.0, in bounded time for any text.
+    knobs: settings of the train and held-out splits.
+    harder: knobs that differ in the harder split.
+    alphabet: all characters of prompts and solutions, for all knobs; None if
+      unknown.
+    answer_chars: characters of an answer, for the format reward.
+    kernel: name of the device kernel with the verdict of `check`, or None.
+    identity: problems with the same identity are one problem, for any wording
+      of the prompt, and are in the same split.
+    reward: name of the host reward that verifies answers.
   """
 
   name: str
@@ -89,16 +90,14 @@ def make_example(
 
 
 def final_answer(text: str) -> str | None:
-  """Returns the text after the only marker; None without one or with
-  several.
-  """
+  """Returns the text after the marker; None unless there is exactly one."""
   _, marker, answer = text.partition(MARKER)
   return None if not marker or MARKER in answer else answer
 
 
 def canonical_integer(text: str) -> str | None:
-  """Canonicalises ' +007' -> '7', '-0' -> '0', '1.5' -> None. A string, not an
-  int: int() refuses more than 4,300 digits.
+  """Canonicalises ' +007' -> '7', '-0' -> '0', '1.5' -> None. Returns a string,
+  because int() refuses more than 4,300 digits.
   """
   match = _INTEGER.fullmatch(text)
   if match is None:
@@ -113,9 +112,9 @@ def check_integer(text: str, example: Example) -> float:
   answer = final_answer(text)
   if answer is None:
     return 0.0
-  found = canonical_integer(answer)
+  number = canonical_integer(answer)
   return float(
-    found is not None and found == canonical_integer(example['answer'])
+    number is not None and number == canonical_integer(example['answer'])
   )
 
 
@@ -125,15 +124,13 @@ def check_text(text: str, example: Example) -> float:
 
 
 def check_format(text: str, answer_chars: str) -> float:
-  """Checks for one marker, then at least one character, all from
-  `answer_chars`.
-  """
+  """Checks for one marker, then one or more characters of `answer_chars`."""
   answer = final_answer(text)
   return float(bool(answer) and not answer.strip(answer_chars))
 
 
-# Generators use only `rng.random()`: only its stream is fixed by the raw bits,
-# and a scalar costs 0.1 us instead of 2 us for `rng.integers`.
+# Generators use only `rng.random()`. NumPy guarantees only its stream for a bit
+# generator, and it takes 0.1 us per scalar, `rng.integers` 2 us.
 
 
 def below(rng: np.random.Generator, n: int) -> int:
@@ -144,7 +141,7 @@ def below(rng: np.random.Generator, n: int) -> int:
 def between(rng: np.random.Generator, low: int, high: int) -> int:
   """Draws uniformly in [low, high]."""
   if high < low:
-    raise ValueError(f'empty range: from {low} to {high}')
+    raise ValueError(f'the range from {low} to {high} is empty')
   return low + int(rng.random() * (high - low + 1))
 
 

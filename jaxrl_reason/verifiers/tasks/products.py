@@ -1,12 +1,13 @@
-"""Products of short and long numbers: learn when to use a calculator.
+"""Generates products of short and long numbers, for use with a calculator.
 
   prompt    7*8=             734*286=
   solution  #56              <<734*286=209924>>#209924
 
-A share of the problems has factors of one digit; the others have the length of
-the knobs. The worked solutions show how to call and how to answer, not when: a
-share `call` of them calls, for any problem. The observation `209924>>` of the
-calculator (`envs.calculator`) is not trained on.
+A share `easy` of the problems has factors of one digit. The others have the
+length of the knobs. A share `call` of the worked solutions calls the
+calculator, independently of the problem, so they do not show when a call is
+useful. The observation `209924>>` of the calculator (`envs.calculator`) is not
+trained on.
 """
 
 import numpy as np
@@ -50,13 +51,13 @@ TASK = problem.Task(
   generate=generate,
   check=problem.check_integer,
   knobs=dict(
-    min_digits=3,  # of a factor, at least 1
+    min_digits=3,  # digits of a factor, at least 1
     max_digits=3,
     easy=0.1,  # share of the problems with factors of one digit
     call=0.2,  # share of the solutions that call the calculator
   ),
   harder=dict(min_digits=4, max_digits=4),
-  # With all characters of the calculator.
+  # Includes all characters of the calculator.
   alphabet='0123456789*=-#<>adegiorstxyz n',
   answer_chars='-0123456789',
   kernel='integer',

@@ -1,12 +1,11 @@
-"""Boolean satisfiability with one solution.
+"""Generates satisfiability problems with one solution.
 
   prompt    aBc C ac Ab>
   solution  TTT!C#TTF
 
-A clause is a row of letters, small for a variable and capital for its
-negation, of which one must hold; the answer is everyone's value in order, T or
-F. The steps try all assignments in order, each with the first clause that
-fails.
+A clause is a row of literals: a small letter is a variable, a capital letter
+its negation. The answer has the value of each variable in order, T or F. The
+steps try all assignments in order, each with the first clause that is false.
 """
 
 import itertools
@@ -18,11 +17,11 @@ from jaxrl_reason.verifiers.tasks import problem
 
 NAME = 'satisfiability'
 VARIABLES = 'abcdef'
-MAX_CLAUSES = 40  # of a draw without a single solution
+MAX_CLAUSES = 40  # after which a draw without a single solution is discarded
 
 
 def holds(clause: Sequence[int], values: Mapping[int, bool]) -> bool:
-  """Returns whether a clause has a true literal (3: variable 3, -3: not it)."""
+  """Returns whether a clause has a true literal (-3: not variable 3)."""
   return any(values.get(abs(x)) is (x > 0) for x in clause)
 
 
@@ -50,7 +49,7 @@ def _row(values: Mapping[int, bool]) -> str:
 
 
 def _draw(rng, variables: int, min_size: int, max_size: int):
-  """Clauses that leave one assignment, each of which excludes one at least."""
+  """Samples clauses with one common solution. Each excludes an assignment."""
   clauses, left = [], _assignments(variables)
   for _ in range(MAX_CLAUSES):
     size = problem.between(rng, min_size, max_size)
@@ -75,7 +74,7 @@ def generate(
 ) -> problem.Example | None:
   if not 1 <= min_variables <= max_variables <= len(VARIABLES):
     raise ValueError(
-      f'min_variables={min_variables}, max_variables={max_variables}; 1 to '
+      f'min_variables={min_variables}, max_variables={max_variables}: use 1 to '
       f'{len(VARIABLES)}'
     )
   variables = problem.between(rng, min_variables, max_variables)
@@ -100,7 +99,7 @@ TASK = problem.Task(
   knobs=dict(
     min_variables=3,  # 1 to 6
     max_variables=3,
-    min_size=1,  # literals of a clause, at most as many as variables
+    min_size=1,  # literals of a clause, at most the number of variables
     max_size=3,
   ),
   harder=dict(min_variables=4, max_variables=4, min_size=2),

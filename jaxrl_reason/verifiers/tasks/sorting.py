@@ -1,10 +1,10 @@
-"""Sorting numbers by insertion.
+"""Generates lists of numbers to sort by insertion.
 
   prompt    5 3 9 1>
   solution  3 5, 3 5 9#1 3 5 9
 
-The steps are the sorted prefixes of two, three, ... numbers; the last one is
-the answer, character for character.
+The steps are the sorted prefixes of two, three, ... numbers. The last one is
+the answer, which is compared character by character.
 """
 
 import bisect

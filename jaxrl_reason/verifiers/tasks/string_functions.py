@@ -1,9 +1,9 @@
-"""Compositions of string functions, applied from left to right.
+"""Generates compositions of string functions, applied from left to right.
 
   prompt    abcd|RLD=
   solution  dcba cbad#cbadcbad
 
-The steps are the strings in between. The functions:
+The steps are the intermediate strings. The functions:
 
   R  reverse              abca -> acba     I  next letter, i -> a  abia -> bcab
   S  sort                 abca -> aabc     U  drop repeats         abca -> abc
@@ -41,7 +41,7 @@ def apply(name: str, s: str) -> str:
       return s[1:]
     case 'D':
       return s + s
-  raise ValueError(f'functions={name!r}: choose of {FUNCTIONS}')
+  raise ValueError(f'functions={name!r}: choose from {FUNCTIONS}')
 
 
 def generate(
@@ -76,8 +76,8 @@ TASK = problem.Task(
     max_functions=4,
     min_length=3,  # letters of the first string
     max_length=5,
-    max_result=8,  # letters; a longer string on the way is drawn again
-    functions=FUNCTIONS,  # those to draw from
+    max_result=8,  # letters of a string; longer ones are drawn again
+    functions=FUNCTIONS,  # functions to draw from
   ),
   harder=dict(min_functions=5, max_functions=6),
   alphabet=LETTERS + FUNCTIONS + '|= ' + problem.MARKER,

@@ -1,11 +1,11 @@
-"""Sudoku on 4 x 4 cells: every row, column and 2 x 2 box has 1, 2, 3 and 4.
+"""Generates sudokus of 4 x 4: each row, column and 2 x 2 box has 1, 2, 3, 4.
 
   prompt    1.34 3412 2.43 43.1>
   solution  a2=2 c2=1 d3=2#1234 3412 2143 4321
 
-Dots are free cells. A step names the row (a to d), the column (1 to 4) and
-the only digit that fits there; the answer is the grid. Only grids that such
-steps solve are drawn, so the solution is the only one.
+Dots are free cells. A step has the row (a to d), the column (1 to 4) and the
+only possible digit. The answer is the grid. All grids can be solved by such
+steps, so the solution is unique.
 """
 
 import numpy as np
@@ -36,13 +36,13 @@ PEERS = [_peers(cell) for cell in _CELLS]
 
 
 def _fits(grid: list[str], cell: int) -> list[str]:
-  """The digits that no cell beside this one has."""
+  """Returns the digits that no peer of the cell has."""
   taken = {grid[other] for other in PEERS[cell]}
   return [digit for digit in '1234' if digit not in taken]
 
 
 def _filled(rng: np.random.Generator) -> list[str] | None:
-  """A full grid, cell by cell; None where one is left without a digit."""
+  """Samples a full grid, or None if a cell has no possible digit."""
   grid = [FREE] * len(_CELLS)
   for cell in _CELLS:
     fits = _fits(grid, cell)
@@ -53,7 +53,7 @@ def _filled(rng: np.random.Generator) -> list[str] | None:
 
 
 def solve(grid: list[str]) -> list[str] | None:
-  """Fills `grid` in place by forced cells; the steps, or None if stuck."""
+  """Solves `grid` in place by forced cells. Returns the steps, or None."""
   steps = []
   while FREE in grid:
     forced = (
@@ -78,7 +78,9 @@ def generate(
   rng: np.random.Generator, *, min_holes: int, max_holes: int
 ) -> problem.Example | None:
   if not 1 <= min_holes <= max_holes <= 12:
-    raise ValueError(f'min_holes={min_holes}, max_holes={max_holes}; 1 to 12')
+    raise ValueError(
+      f'min_holes={min_holes}, max_holes={max_holes}: must be from 1 to 12'
+    )
   full = _filled(rng)
   if full is None:
     return None

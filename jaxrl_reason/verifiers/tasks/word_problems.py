@@ -1,16 +1,16 @@
-"""Short word problems for models that can read: a count and what happens to it.
+"""Generates short word problems about counts, for models that can read.
 
   prompt    Mia has 3 apples. Tom gives Mia 4 more. Mia loses 2 of them. How
             many apples does Mia have now?
   solution  3 + 4 = 7, 7 - 2 = 5 #5
 
-A share of them (`plain`) is bare arithmetic, from left to right: What is 3 plus
-4, minus 2? The worked solution has a step for every operation. The host path
-reads answers by `verifiers.math.numbers` ("She has 5 apples now." will do), the
-fused path by a kernel that wants the marker.
+A share `plain` of the problems is bare arithmetic, from left to right: What is
+3 plus 4, minus 2? The worked solution has a step for every operation. The host
+path verifies answers by `verifiers.math.numbers`, which accepts "She has 5
+apples now." The fused path verifies them by a kernel that needs the marker.
 
-`wording` 1 tells the same with other words, people and things: with longer
-chains it is the out-of-distribution split.
+`wording` 1 has other words, people and things. With longer chains it is the
+harder split.
 """
 
 import string
@@ -65,8 +65,8 @@ PLAIN = {
 }
 
 
-def _told(rng: np.random.Generator, chain: list, wording: int) -> str:
-  """Writes a chain [(operator, operand)], the first without one, as a story."""
+def _story(rng: np.random.Generator, chain: list, wording: int) -> str:
+  """Writes a chain [(operator, operand)] as a story."""
   who, other = problem.shuffled(rng, PEOPLE[wording])[:2]
   words = {
     'who': who,
@@ -80,8 +80,8 @@ def _told(rng: np.random.Generator, chain: list, wording: int) -> str:
   return ' '.join([*said, QUESTION[wording].format(**words)])
 
 
-def _asked(chain: list, wording: int) -> str:
-  """Asks for a chain as bare arithmetic, from left to right."""
+def _question(chain: list, wording: int) -> str:
+  """Writes a chain as a question of bare arithmetic, from left to right."""
   parts = [PLAIN[op][wording].format(n=n) for op, n in chain[1:]]
   return f'What is {chain[0][1]} {", ".join(parts)}?'
 
@@ -108,7 +108,7 @@ def generate(
     chain.append((op, n))
     steps.append(f'{before} {op} {n} = {total}')
   bare = rng.random() < plain
-  prompt = _asked(chain, wording) if bare else _told(rng, chain, wording)
+  prompt = _question(chain, wording) if bare else _story(rng, chain, wording)
   return problem.make_example(
     NAME, prompt, [', '.join(steps) + ' '], str(total)
   )
@@ -121,10 +121,10 @@ TASK = problem.Task(
   knobs=dict(
     min_steps=1,  # operations in a problem, at least 1
     max_steps=2,
-    max_start=20,  # of the count at the beginning, at least 2
-    max_operand=9,  # of the other numbers, at least 2
+    max_start=20,  # largest initial count, at least 2
+    max_operand=9,  # largest other number, at least 2
     ops='++--*',  # any of + - *; repeat one to draw it more often
-    max_total=99,  # of every count; a chain that leaves 0 to it is drawn again
+    max_total=99,  # largest count; chains outside 0 to this are drawn again
     plain=0.25,  # share of bare arithmetic
     wording=0,  # 0 or 1
   ),

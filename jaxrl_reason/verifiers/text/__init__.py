@@ -1,4 +1,4 @@
-"""Text answers: exact, normalised, token F1, ROUGE-L, edit similarity.
+"""Scores text answers: exact, normalised, token F1, ROUGE-L, edit similarity.
 
   completion -> its answer (`fields.final`) -> score against each right answer
              -> the best
@@ -11,12 +11,12 @@
   edit         1 - Levenshtein distance / length of the longer text
 
 Words are those of the published scripts: SQuAD's for `token_f1`, rouge-score's
-(runs of letters and digits, no stemming) for `rouge_l`; on ASCII the scores are
-theirs. Beyond it letters are kept, which rouge-score drops, and a character of
-a script without spaces is a word, as in MLQA's script
-(https://arxiv.org/abs/1910.07475). The two quadratic scores are rapidfuzz's;
-beyond `MAX_WORDS` and `MAX_CHARS` they are a lower bound, so that a long text
-costs tenths of a second, not hours.
+(runs of letters and digits, no stemming) for `rouge_l`. On ASCII texts the
+scores equal those of the scripts. Letters outside ASCII are words too
+(rouge-score drops them), and a character of a script without spaces is a word,
+as in MLQA's script (https://arxiv.org/abs/1910.07475). rapidfuzz computes the
+two quadratic scores. Beyond `MAX_WORDS` and `MAX_CHARS` they are a lower bound,
+so that a long text takes tenths of a second, not hours.
 """
 
 import collections
@@ -43,8 +43,8 @@ def normalize(text: str) -> str:
   """Reduces a text to lower case, no punctuation, no English articles, single
   spaces.
 
-  As SQuAD's script, and idempotent; punctuation is also Unicode's, and
-  composed and decomposed letters are the same (NFC).
+  The rules are those of SQuAD's script. In addition, Unicode punctuation is
+  removed, and composed and decomposed letters are equal (NFC). Idempotent.
   """
   kept = (c for c in text.lower() if not _is_punctuation(c))
   plain = unicodedata.normalize('NFC', ''.join(kept))
@@ -60,8 +60,7 @@ def _is_punctuation(char: str) -> bool:
 def best(completion: str, example: dict, score: Callable, part: str) -> Verdict:
   """Computes the highest score(answer, gold) over example['answer'].
 
-  The whole completion counts too where it equals a right answer: an answer may
-  itself have tags in it.
+  The whole completion is compared too, because an answer may contain tags.
   """
   golds = fields.golds(example)
   answer = fields.final(completion, part)
@@ -84,16 +83,14 @@ def exact(completion: str, example: dict, *, part: str = 'answer') -> Verdict:
 def normalized(
   completion: str, example: dict, *, part: str = 'answer'
 ) -> Verdict:
-  """Returns 1 if the answer is a right one after `normalize`."""
+  """Returns 1 if the answer equals a gold answer after `normalize`."""
   return best(completion, example, same_normalized, part)
 
 
 def token_f1(
   completion: str, example: dict, *, part: str = 'answer'
 ) -> Verdict:
-  """Computes the F1 of the words in common with example['answer'], in [0,
-  1].
-  """
+  """Computes the F1 of common words with example['answer'], in [0, 1]."""
   return best(completion, example, f1, part)
 
 
@@ -117,7 +114,7 @@ def same_normalized(a: str, b: str) -> float:
 
 
 def f1(a: str, b: str) -> float:
-  """Computes the token F1; two texts without words are equal or nothing."""
+  """Computes the token F1. Texts without words score 1 if they are equal."""
   x, y = (collections.Counter(_words(normalize(text))) for text in (a, b))
   return _f((x & y).total(), x.total(), y.total(), a == b)
 
@@ -147,8 +144,8 @@ def distance(a: str, b: str) -> int:
   """Computes the Levenshtein distance; an upper bound for very long
   differences.
 
-  What is beyond MAX_CHARS is counted as replaced, after the common beginning
-  and end are left out.
+  The common prefix and suffix are removed first. Characters beyond MAX_CHARS
+  count as replaced.
   """
   start = _common(a, b)
   a, b = a[start:], b[start:]
@@ -159,9 +156,9 @@ def distance(a: str, b: str) -> int:
 
 
 def _common(a: str, b: str) -> int:
-  """The length of the common beginning."""
+  """Returns the length of the common prefix."""
   low, high = 0, min(len(a), len(b))
-  while low < high:  # a[:low] is common; halve, as slices compare fast
+  while low < high:  # a[:low] is common; bisect, because slices compare fast
     middle = (low + high + 1) // 2
     if a[low:middle] == b[low:middle]:
       low = middle

@@ -1,12 +1,12 @@
-r"""Verifies multiple choice: the letter that a completion chooses.
+r"""Verifies multiple-choice answers.
 
-  completion -> the place where it answers -> letters there -> one letter
+  completion -> span with the answer -> letters in the span -> one letter
 
-The place is the first of: the last \boxed{}, <answer>, "the answer is ...", a
-line that is only an option, the last bold text, the last line. Forms: B, (B),
-B., B), [B], **B**, \text{B}, "option B", "B. the text", "B: the text", the text
-itself. A place that names two different letters chooses none, and is wrong.
-A letter that is denied ("isn't A", "neither A nor B") is not chosen.
+The span is the first of: the last \boxed{}, <answer>, "the answer is ...", a
+line with only an option, the last bold text, the last line. Forms: B, (B), B.,
+B), [B], **B**, \text{B}, "option B", "B. the text", "B: the text", the text. If
+a span has two different letters, the answer is wrong. A negated letter ("isn't
+A", "neither A nor B") is not chosen.
 """
 
 import re
@@ -17,16 +17,16 @@ from jaxrl_reason.verifiers.math import extraction
 from jaxrl_reason.verifiers.text import normalize
 from jaxrl_reason.verifiers.verdict import Verdict
 
-MAX_PLACE = 500  # characters of a place that are looked at
-MAX_LINES = 50  # lines from the end that may be the answer
-MAX_STATED = 5  # "the answer is"s from the end that are tried
+MAX_PLACE = 500  # characters of a span that are read
+MAX_LINES = 50  # last lines that may be the answer
+MAX_STATED = 5  # last occurrences of "the answer is" that are tried
 # Wrapping that is not part of the choice: \text{B}, **B**, "B", $B$.
 WRAPPING = re.compile(
   r'\\(?:text|textbf|mathrm|mathbf|rm|bf)\b\s*|[*_`$"{}]|\\[()]'
 )
-# (B), [B], (b), and a bare B where nothing of a word touches it.
+# (B), [B], (b), and a bare B that is not part of a word.
 MARKED = re.compile(r'(?<!\w)(?:[(\[]([A-Za-z])[)\]]|([A-Z])(?!\w))')
-# "A" and "I" are also words: before another word they are no choice.
+# "A" and "I" are also words: before another word they are not a choice.
 WORDS = re.compile(r"[AI](?=\s+(?!or\b|and\b)[a-z]|['\u2019])")
 ALONE = re.compile(
   r'(?:(?:the )?(?:correct )?(?:final )?(?:answer|option|choice)(?: is)?:? ?)?'
@@ -34,12 +34,12 @@ ALONE = re.compile(
   re.I,
 )
 LED = re.compile(r'[(\[]?([A-Z])(?:[)\]]\s*[.:]?|[.:])\s*(\S.*)', re.S)
-# Further choices behind a first one: (C), "or C", "C.".
+# Further choices after the first: (C), "or C", "C.".
 ALSO = re.compile(
   r'[(\[]([A-Z])[)\]]|(?:\b(?:or|and)\b|[,/&])\s*([A-Z])(?!\w)'
   r'|(?<!\w)([A-Z])[.:)](?:\s|$)'
 )
-# What follows gives a reason, or is denied.
+# A reason or a negation follows.
 REASON = re.compile(
   r'\n|\.(?=\s+[A-Z][a-z])|\b(?:because|since|as|which|not)\b|\bwhile\b'
   r"|n['\u2019]t\b|\b(?:cannot|never|neither|nor|except|rules? out)\b"
@@ -60,7 +60,7 @@ BOLD = re.compile(r'\*\*([^*\n]+)\*\*')
 
 
 def options_of(example: Mapping) -> dict[str, str]:
-  """Reads letter -> text from 'choices', a list or a dict; {} without it."""
+  """Reads letter -> text from 'choices', a list or a dict, or returns {}."""
   choices = fields.field(example, 'choices', (list, tuple, dict), default=())
   if isinstance(choices, dict):
     options = {str(k).strip().upper(): str(v) for k, v in choices.items()}
@@ -72,33 +72,33 @@ def options_of(example: Mapping) -> dict[str, str]:
 
 
 def gold_letter(example: Mapping, options: Mapping[str, str]) -> str:
-  """Returns the right letter; 'answer' is a letter or an option's text."""
+  """Returns the correct letter; 'answer' is a letter or an option's text."""
   answer = fields.field(example, 'answer', str)
   letter = _one(answer, options)
   if letter is None or (options and letter not in options):
     raise fields.FieldError(
-      f"'answer' {answer!r:.80} is no letter, and none of the options"
+      f"'answer' {answer!r:.80} is neither a letter nor one of the options"
     )
   return letter
 
 
 def by_text(text: str, options: Mapping[str, str]) -> str | None:
   """Finds the one option with this text."""
-  found = [k for k, option in options.items() if _same(text, option)]
-  return found[0] if len(found) == 1 else None
+  letters_ = [k for k, option in options.items() if _same(text, option)]
+  return letters_[0] if len(letters_) == 1 else None
 
 
 def _same(text: str, option: str) -> bool:
   """Compares texts without case, punctuation and articles."""
   text, option = WRAPPING.sub('', text), WRAPPING.sub('', option)
-  wanted = normalize(option)
-  if not wanted:
+  gold = normalize(option)
+  if not gold:
     return text.strip() == option.strip()
-  return normalize(text) == wanted and _signs(text) == _signs(option)
+  return normalize(text) == gold and _signs(text) == _signs(option)
 
 
 def _signs(text: str) -> str:
-  """Returns the signs that `normalize` drops: -5 is not 5, 1.5 is not 15."""
+  """Returns the signs that `normalize` removes: -5 is not 5, 1.5 is not 15."""
   if not any(c.isdigit() for c in text):
     return ''
   return ''.join(re.findall(r'[-+<>=/^%]|\.(?=\d)', text))
@@ -121,7 +121,7 @@ def letters(place: str, options: Mapping[str, str]) -> set[str]:
   """Returns the letters that a short text chooses."""
   text = ' '.join(WRAPPING.sub('', place[:MAX_PLACE]).split()).strip(' .,;:')
   led = None if DENIED.match(text) else LED.fullmatch(text)
-  # "A: blue" names A and the text of another option: articles do not count.
+  # In "A: blue", A is a letter, although `normalize` would remove it.
   written = text.casefold() in (o.strip().casefold() for o in options.values())
   one = _one(text, options) if written or not led else None
   if one:
@@ -144,7 +144,7 @@ def _found(pattern: re.Pattern, text: str) -> set[str]:
 
 
 def places(text: str, options: Mapping[str, str]) -> Iterator[str]:
-  """Yields the places that may hold the answer, the surest first."""
+  """Yields spans that may contain the answer, the most reliable first."""
   boxed = extraction.boxed(text)
   if boxed is not None:
     yield boxed
@@ -152,14 +152,14 @@ def places(text: str, options: Mapping[str, str]) -> Iterator[str]:
     rest = text[stated.end() : stated.end() + MAX_PLACE]
     yield rest.lstrip(' \n:*').split('\n')[0]
   lines = text.strip().split('\n')[-MAX_LINES:]
-  found = [line for line in lines if _is_option(line, options)]
-  # Several: the options were listed, unless the last line is a bare letter.
-  if len(found) == 1 or (found and _alone(lines[-1])):
-    yield found[-1]
+  option_lines = [line for line in lines if _is_option(line, options)]
+  # Several lines are a list of options, unless the last line is a bare letter.
+  if len(option_lines) == 1 or (option_lines and _alone(lines[-1])):
+    yield option_lines[-1]
   bold = BOLD.findall(text)
   if bold:
     yield bold[-1]
-  if lines[-1] not in found:
+  if lines[-1] not in option_lines:
     yield lines[-1]
 
 
@@ -171,17 +171,17 @@ def _is_option(line: str, options: Mapping[str, str]) -> bool:
 
 
 def chosen(text: str, options: Mapping[str, str]) -> set[str]:
-  """Returns the letters chosen at the first place that has any."""
+  """Returns the letters of the first span that has any."""
   text = text[-extraction.MAX_COMPLETION :]
   for place in places(text, options):
-    found = letters(place, options)
-    if found:
-      return found
+    letters_ = letters(place, options)
+    if letters_:
+      return letters_
   return set()
 
 
 def reward(completion: str, example: dict, *, part: str = 'answer') -> Verdict:
-  """Scores 1 if the completion chooses the right option and no other.
+  """Scores 1 if the completion chooses only the correct option.
 
   Reads 'answer' (a letter or the option's text) and 'choices' (a list, or
   letter -> text; optional).
@@ -189,7 +189,9 @@ def reward(completion: str, example: dict, *, part: str = 'answer') -> Verdict:
   options = options_of(example)
   gold = gold_letter(example, options)
   text = fields.final(completion, part) or ''
-  found = chosen(text, options)
-  if not found:
+  letters_ = chosen(text, options)
+  if not letters_:
     return Verdict(0.0, 'no_answer')
-  return Verdict(float(found == {gold}), 'parsed', ', '.join(sorted(found)))
+  return Verdict(
+    float(letters_ == {gold}), 'parsed', ', '.join(sorted(letters_))
+  )

@@ -1,14 +1,14 @@
-"""The form of a completion: tags, no repetition.
+"""Rewards the form of a completion: tags, and no repetition.
 
-`tags`: the automaton  ws <think> text </think> ws <answer> text </answer> ws
-  accepts; each tag once, in this order, nothing outside but white space
+`tags`: 1 for  ws <think> text </think> ws <answer> text </answer> ws.  Each tag
+  occurs once, in this order, with only white space outside
   (https://arxiv.org/abs/2501.12948, the format reward).
 `repetition`: minus the share of words inside an n-gram that occurred before
   (https://arxiv.org/abs/2502.03373, the n-gram repetition penalty, summed over
   the completion and divided by its length).
 
-Rewards for length count tokens, which text does not have: they are functions
-of the mask, in `jaxrl_reason.losses.length`.
+Rewards for length are not here but in `jaxrl_reason.losses.length`: they count
+tokens, so they are functions of the mask.
 """
 
 import re
@@ -18,7 +18,7 @@ from jaxrl_reason.verifiers import fields
 from jaxrl_reason.verifiers.text import scripts
 from jaxrl_reason.verifiers.verdict import Verdict
 
-MAX_WORDS = 50_000  # of a completion that is looked at
+MAX_WORDS = 50_000  # words of a completion that are read
 MAX_GRAM = 100
 
 # --- tags ----------------------------------------------------------------
@@ -29,17 +29,17 @@ def tagged(
 ) -> list[str] | None:
   """Returns the contents of the tags if the text has the form, else None.
 
-  `opened`: the first opening tag stands at the end of the prompt already.
+  `opened`: the first opening tag is at the end of the prompt.
   """
-  wanted = [tag for name in names for tag in (f'<{name}>', f'</{name}>')]
-  # Any of the tags, wherever it is: a second one breaks the form.
-  marks = re.compile('|'.join(map(re.escape, wanted)))
+  tag_names = [tag for name in names for tag in (f'<{name}>', f'</{name}>')]
+  # Matches all tags, so that a repeated tag breaks the form.
+  marks = re.compile('|'.join(map(re.escape, tag_names)))
   if opened:
-    text = wanted[0] + text
-  found = list(marks.finditer(text))
-  if [match[0] for match in found] != wanted:
+    text = tag_names[0] + text
+  matches = list(marks.finditer(text))
+  if [match[0] for match in matches] != tag_names:
     return None
-  edges = [0, *(i for m in found for i in m.span()), len(text)]
+  edges = [0, *(i for m in matches for i in m.span()), len(text)]
   pieces = [text[a:b] for a, b in zip(edges[::2], edges[1::2])]
   # Outside, inside, outside, ..., outside.
   if any(piece.strip() for piece in pieces[::2]):
@@ -55,8 +55,8 @@ def tags(
   opened: bool = False,
   empty: bool = False,
 ) -> Verdict:
-  """Returns 1 if the completion has the form and, unless `empty`, text in each
-  tag.
+  """Returns 1 if the completion has the form. Unless `empty`, each tag must
+  contain text.
   """
   contents = tagged(completion, names, opened=opened)
   right = contents is not None and (empty or all(c.strip() for c in contents))
@@ -82,9 +82,9 @@ def repeated_share(items: Sequence[str], n: int) -> float:
 def repetition(
   completion: str, example: dict, *, n: int = 10, part: str = 'all'
 ) -> float:
-  """Computes, in [-1, 0], minus the share of words in n-grams seen before.
+  """Computes minus the share of words in repeated n-grams, in [-1, 0].
 
-  Numbers and signs are left out, so that a table is no repetition.
+  Numbers and signs are ignored, so a table is not a repetition.
   """
   if not 1 <= n <= MAX_GRAM:
     raise ValueError(f'n={n}: an n-gram has 1 to {MAX_GRAM} words')

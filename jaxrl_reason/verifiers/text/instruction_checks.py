@@ -1,7 +1,7 @@
-"""Checks of IFEval's instruction types: one function each.
+"""Checks IFEval's instruction types, by one function each.
 
-Every check is total and linear in the response. What they share and where they
-differ from the published ones is said in `instructions`.
+Every check is total and linear in the response. `instructions` lists the
+differences to the published checks.
 """
 
 import json
@@ -52,7 +52,9 @@ def response_language(text, language):
 
 
 def _is_language(text: str, code: str) -> bool:
-  """As published, a text without any letter is in every language."""
+  """Returns whether a text is in a language. As published, a text without
+  letters is in every language.
+  """
   return language.detect(text) in (code, None)
 
 
@@ -65,8 +67,8 @@ def number_words(text, num_words, relation):
 
 
 def number_paragraphs(text, num_paragraphs):
-  """Wants exactly so many between *** dividers; blank ones only at the
-  edges.
+  """Checks the number of paragraphs between *** dividers. Only the first and
+  the last may be blank.
   """
   first, *middle = DIVIDER.split(text)
   last = [middle.pop()] if middle else []
@@ -77,13 +79,15 @@ def number_paragraphs(text, num_paragraphs):
 
 
 def nth_paragraph_first_word(text, num_paragraphs, nth_paragraph, first_word):
-  """Counts the paragraphs that are not blank; the nth is of all of them."""
+  """Checks the number of paragraphs that are not blank, and the first word of
+  the nth of all paragraphs.
+  """
   paragraphs = text.split('\n\n')
   n = sum(bool(paragraph.strip()) for paragraph in paragraphs)
   if n != num_paragraphs or nth_paragraph > n:
     return False
-  found = paragraphs[nth_paragraph - 1].split(None, 1)
-  word = found[0].lstrip("'").lstrip('"') if found else ''
+  words = paragraphs[nth_paragraph - 1].split(None, 1)
+  word = words[0].lstrip("'").lstrip('"') if words else ''
   return re.split('[.,?!\'"]', word)[0].lower() == first_word.lower()
 
 
@@ -92,7 +96,7 @@ def number_placeholders(text, num_placeholders):
 
 
 def _brackets(line: str) -> int:
-  """The number of [...] in a line, in one pass."""
+  """Counts the [...] of a line in one pass."""
   n, end = 0, 0
   while (start := line.find('[', end)) >= 0:
     end = line.find(']', start) + 1
@@ -108,14 +112,14 @@ def postscript(text, postscript_marker):
 
 
 def number_bullets(text, num_bullets):
-  """Wants exactly so many lines that begin with - or with one *."""
+  """Checks the number of lines that begin with - or with one *."""
   lines = [line.lstrip() for line in text.split('\n')]
   n = sum(line.startswith('-') for line in lines)
   i = 0
   while i < len(lines):
     if lines[i] == '*' and i + 1 < len(lines):
       n += 1
-      i += 1  # a bare * takes the next line as its text
+      i += 1  # the next line is the text of a bare *
     elif lines[i].startswith('*') and lines[i][1:2] not in ('*', ''):
       n += 1
     i += 1
@@ -127,15 +131,15 @@ def constrained_response(text):
 
 
 def number_highlights(text, num_highlights):
-  """Counts *so* or **so**, not blank."""
+  """Checks the number of *texts* or **texts** that are not blank."""
   single = (m.strip('*') for m in HIGHLIGHT.findall(text))
   double = (m[2:-2] for m in DOUBLE_HIGHLIGHT.findall(text))
-  n = sum(bool(m.strip()) for found in (single, double) for m in found)
+  n = sum(bool(m.strip()) for matches in (single, double) for m in matches)
   return n >= num_highlights
 
 
 def number_sections(text, section_spliter, num_sections):
-  """Wants at least so many "Section 1", "Section 2", ..."""
+  """Checks the least number of "Section 1", "Section 2", ..."""
   mark = re.compile(rf'{re.escape(section_spliter)}\s?\d+')
   return len(mark.findall(text)) >= num_sections
 
@@ -146,7 +150,7 @@ def json_format(text):
     body = body.removeprefix(fence)
   try:
     json.loads(body.removesuffix('```').strip())
-  # RecursionError: brackets nested deeper than the interpreter's stack.
+  # RecursionError: brackets that are nested too deep for the stack.
   except (ValueError, RecursionError):
     return False
   return True
@@ -157,7 +161,7 @@ def title(text):
 
 
 def _title(line: str) -> bool:
-  """From the first << to the last >>, and something between."""
+  """Returns whether a line has text between its first << and last >>."""
   start, end = line.find('<<'), line.rfind('>>')
   if start < 0 or end < start:
     return False
@@ -169,8 +173,8 @@ def two_responses(text):
   last = [middle.pop()] if middle else []
   if not all(part.strip() for part in middle):
     return False
-  found = [p.strip() for p in (first, *middle, *last) if p.strip()]
-  return len(found) == 2 and found[0] != found[1]
+  responses = [p.strip() for p in (first, *middle, *last) if p.strip()]
+  return len(responses) == 2 and responses[0] != responses[1]
 
 
 def repeat_prompt(text, prompt_to_repeat):

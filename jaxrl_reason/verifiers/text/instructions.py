@@ -1,17 +1,17 @@
-"""The 25 verifiable instruction types of IFEval.
+"""Verifies the 25 instruction types of IFEval.
 
   completion -> response -> CHECKS[id](response, **kwargs) for each instruction
 
 https://arxiv.org/abs/2311.07911. The example has 'instruction_id_list' and
-'kwargs' as in the published prompts; `Verdict.parts` has every instruction's
-result. The meaning is that of the published checkers, odd corners included (a
-keyword also counts inside a longer word, a blank response follows nothing).
-It differs where those depend on trained models or could hang:
-  - sentences and Treebank words come from `sentences`, languages from
-    `language`, by rules;
-  - keywords, markers and section names are taken literally, not as patterns;
-  - a kwarg that is missing or makes no sense is an error that names it, where
-    the original draws a random one;
+'kwargs' as in the published prompts. `Verdict.parts` has the result of every
+instruction. The checks are those of the published checkers, with their special
+cases (a keyword also counts inside a longer word, a blank response follows no
+instruction). These are the differences, where the published checkers use
+trained models or may not terminate:
+  - `sentences` (sentences and Treebank words) and `language` use rules;
+  - keywords, markers and section names are literal texts, not patterns;
+  - a missing or invalid kwarg raises an error, where the original samples a
+    random value;
   - every check is linear in the response.
 """
 
@@ -27,14 +27,14 @@ SCORES = ('all', 'fraction')
 
 
 class InstructionError(ValueError):
-  """An instruction that is unknown, or whose kwargs make no sense."""
+  """An instruction that is unknown, or has invalid kwargs."""
 
 
 class Check(NamedTuple):
-  """A type of instruction: what it asks for, and the kwargs it takes."""
+  """A type of instruction: its check, and the readers of its kwargs."""
 
   follows: Callable[..., bool]  # (response, **kwargs)
-  kwargs: Mapping[str, Callable] = {}  # name -> reader, which may refuse
+  kwargs: Mapping[str, Callable] = {}  # name -> reader, which raises errors
 
 
 # --- reading kwargs ------------------------------------------------------
@@ -42,37 +42,37 @@ class Check(NamedTuple):
 
 def _count(value) -> int:
   if isinstance(value, bool) or not isinstance(value, (int, float)):
-    raise InstructionError('is no number')
+    raise InstructionError('is not a number')
   if value < 0 or value != value // 1:
-    raise InstructionError('is no count')
+    raise InstructionError('is not a whole number of at least 0')
   return int(value)
 
 
 def _position(value) -> int:
   if _count(value) == 0:
-    raise InstructionError('counts from 1')
+    raise InstructionError('must be at least 1')
   return int(value)
 
 
 def _relation(value) -> str:
   if value not in (checks.AT_LEAST, checks.LESS_THAN):
     raise InstructionError(
-      f'is neither {checks.AT_LEAST!r} nor {checks.LESS_THAN!r}'
+      f'must be {checks.AT_LEAST!r} or {checks.LESS_THAN!r}'
     )
   return value
 
 
 def _text(value) -> str:
   if not isinstance(value, str) or not value.strip():
-    raise InstructionError('is no text')
+    raise InstructionError('is not a text')
   return value.strip()
 
 
 def _texts(value) -> list[str]:
   if not isinstance(value, (list, tuple)) or not value:
-    raise InstructionError('is no list of texts')
+    raise InstructionError('is not a list of texts')
   if not all(isinstance(v, str) and v.strip() for v in value):
-    raise InstructionError('is no list of texts')
+    raise InstructionError('is not a list of texts')
   return list(value)
 
 
@@ -85,7 +85,8 @@ def _letter(value) -> str:
 def _language(value) -> str:
   code = _text(value).lower().split('-')[0]  # zh-cn and zh-tw are zh
   if code not in language.codes():
-    raise InstructionError(f'is none of {", ".join(sorted(language.codes()))}')
+    codes = ', '.join(sorted(language.codes()))
+    raise InstructionError(f'must be one of {codes}')
   return code
 
 
@@ -159,26 +160,28 @@ CHECKS: dict[str, Check] = {
 
 
 def read(instruction: str, kwargs: Mapping | None) -> dict:
-  """Reads the kwargs as the check takes them; keys without a value are left
-  out.
+  """Reads the kwargs of a check. Keys with the value None are ignored.
+
+  Raises:
+    InstructionError: names a kwarg that is unknown, missing or invalid.
   """
   if instruction not in CHECKS:
     raise InstructionError(f'instruction {instruction!r} is unknown')
-  given = {k: v for k, v in (kwargs or {}).items() if v is not None}
+  kwargs_ = {k: v for k, v in (kwargs or {}).items() if v is not None}
   readers = CHECKS[instruction].kwargs
   for problem, names in (
-    ('lacks', readers.keys() - given.keys()),
-    ('does not take', given.keys() - readers.keys()),
+    ('lacks', readers.keys() - kwargs_.keys()),
+    ('does not take', kwargs_.keys() - readers.keys()),
   ):
     if names:
       raise InstructionError(f'{instruction} {problem} {sorted(names)}')
   try:
     name = ''
     values = {}
-    for name, value in given.items():
+    for name, value in kwargs_.items():
       values[name] = readers[name](value)
   except InstructionError as e:
-    message = f'{instruction}: {name}={given[name]!r:.80} {e}'
+    message = f'{instruction}: {name}={kwargs_[name]!r:.80} {e}'
     raise InstructionError(message) from e
   return values
 
@@ -192,8 +195,8 @@ def follows(response: str, instruction: str, kwargs: Mapping | None) -> bool:
 
 
 def variants(response: str) -> list[str]:
-  """Lists the loose mode's variants: with and without * and the first and last
-  line.
+  """Returns the variants of the loose mode: with and without *, the first line
+  and the last line.
   """
   lines = response.split('\n')
   parts = [lines[1:], lines[:-1], lines[1:-1]]
@@ -209,14 +212,15 @@ def reward(
   score: str = 'all',
   part: str = 'response',
 ) -> Verdict:
-  """Returns 1 if every instruction is followed, or the 'fraction' that is.
+  """Returns 1 if the response follows every instruction, or with
+  score='fraction' the share of followed instructions.
 
-  `loose` takes an instruction for followed if one of eight variants of the
-  response follows it. Reads 'instruction_id_list' and 'kwargs'; an instruction
-  that the prompt has twice is 'id#2' in the parts.
+  With `loose`, one of eight variants of the response has to follow an
+  instruction. Reads 'instruction_id_list' and 'kwargs'. The second occurrence
+  of an instruction is 'id#2' in the parts.
   """
   if score not in SCORES:
-    raise ValueError(f'score {score!r} is none of {", ".join(SCORES)}')
+    raise ValueError(f'score {score!r}: must be one of {", ".join(SCORES)}')
   ids = fields.field(example, 'instruction_id_list', (list, tuple))
   kwargs = fields.field(example, 'kwargs', (list, tuple))
   if not ids or len(ids) != len(kwargs):

@@ -1,18 +1,18 @@
-"""JSON Schema, draft 2020-12, by `jsonschema`, without its hazards.
+"""Validates JSON against JSON Schema, draft 2020-12, by `jsonschema`.
 
-  check(schema)               raises SchemaError on what this cannot hold to
-  first_error(value, schema)  where and how the value breaks it, or None
+  check(schema)               raises SchemaError for unsupported schemas
+  first_error(value, schema)  returns the first error of a value, or None
 
-Every keyword of the draft that says something of a value is held to, and the
-annotations (title, description, ...) are passed over. Any other keyword is an
-error, 'format' too: a rule that is silently not held to is a wrong reward.
-Nothing is fetched: a $ref has to lead into the schema itself, or to the
-draft's own meta-schema. https://json-schema.org/draft/2020-12
+All assertion keywords of the draft are applied, and annotations (title,
+description, ...) are ignored. Any other keyword raises an error, also 'format',
+because a rule that is silently ignored makes a wrong reward. Nothing is
+downloaded: a $ref must refer to the schema itself, or to the draft's
+meta-schema. https://json-schema.org/draft/2020-12
 
-At most `MAX_STEPS` keywords are applied to a value; a value that needs more
-breaks its schema. Patterns are Python's `re.search` and the schema's author is
-trusted, as in `structure.matches_pattern`: the pool's limit ends one that
-backtracks.
+At most `MAX_STEPS` keywords are applied to a value. A value that needs more is
+invalid. Patterns are applied by Python's `re.search`. The author of the schema
+is trusted, as in `structure.matches_pattern`: only the time limit of the pool
+stops a pattern that backtracks.
 """
 
 import contextvars
@@ -29,10 +29,10 @@ from jsonschema.exceptions import ValidationError
 from referencing.jsonschema import DRAFT202012
 
 MAX_STEPS = 20_000
-STEP_CHARS = 1_000  # of a message, which cost as much as a keyword
+STEP_CHARS = 1_000  # characters of a message that count as one keyword
 MAX_SCHEMA_DEPTH = 64
 MAX_PATTERN_TEXT = 10_000
-MAX_CACHED = 256  # schemas that are kept ready
+MAX_CACHED = 256  # cached schemas
 IN_DICTS = frozenset(
   '$defs definitions properties patternProperties dependentSchemas'.split()
 )
@@ -52,7 +52,7 @@ ANNOTATIONS = frozenset(
   '$schema $comment title description default examples deprecated readOnly '
   'writeOnly'.split()
 )
-# What an older draft says otherwise is mostly refused as an unknown keyword.
+# Keywords with another meaning in older drafts are mostly unknown here.
 DRAFT = re.compile(
   r'https?://json-schema\.org/(draft/(2019-09|2020-12)|draft-0[4-7])/schema#?'
 )
@@ -63,7 +63,7 @@ class SchemaError(ValueError):
 
 
 class _TooMuch(Exception):
-  """The budget is spent; no `not` above may take that for a failure."""
+  """Validation took too many steps. `not` must not catch this error."""
 
 
 def is_number(value) -> bool:
@@ -71,7 +71,9 @@ def is_number(value) -> bool:
 
 
 def canonical(value):
-  """Makes JSON values hashable, equal where JSON's are: 1 is 1.0, not true."""
+  """Makes JSON values hashable. Equality is that of JSON: 1 is 1.0, not
+  true.
+  """
   if isinstance(value, dict):
     return 'object', frozenset((k, canonical(v)) for k, v in value.items())
   if isinstance(value, list):
@@ -85,7 +87,7 @@ def canonical(value):
 
 
 def check(schema) -> None:
-  """Raises SchemaError, naming the place, unless all of it is understood."""
+  """Raises SchemaError, with the path, for an unsupported schema."""
   _validator(_text(schema))
 
 
@@ -95,12 +97,12 @@ def _text(schema) -> str:
   except RecursionError:
     raise SchemaError(f'# is nested deeper than {MAX_SCHEMA_DEPTH}') from None
   except (TypeError, ValueError) as e:
-    raise SchemaError(f'# is no JSON: {e}') from e
+    raise SchemaError(f'# is not JSON: {e}') from e
 
 
 @functools.lru_cache(MAX_CACHED)
 def _validator(text: str) -> 'jsonschema.protocols.Validator':
-  """The validator of a schema's JSON text, checked."""
+  """Checks a schema's JSON text and returns its validator."""
   schema = json.loads(text)
   _check(schema, '#', 0)
   meta = jsonschema.Draft202012Validator(_META)
@@ -114,15 +116,15 @@ def _validator(text: str) -> 'jsonschema.protocols.Validator':
     registry = _REGISTRY.with_resource(base, root)
     _check_references(root, registry.crawl().resolver(base))
   except ValueError as e:
-    raise SchemaError(f'# has an $id or a $ref that is no URI: {e}') from e
+    raise SchemaError(f'# has an $id or a $ref that is not a URI: {e}') from e
   return _Bounded(schema, registry=registry)
 
 
 def _check(schema, place: str, depth: int):
-  """Keywords, depth and patterns; the meta-schema says the rest.
+  """Checks keywords, depth and patterns. The meta-schema checks the rest.
 
-  Takes '$schema' out, in place: every draft is read as 2020-12, and jsonschema
-  would go on with another validator there, without our bounds.
+  Removes '$schema' in place. Every draft is read as 2020-12, and with '$schema'
+  jsonschema would use another validator without our limits.
   """
   if not isinstance(schema, dict):
     return
@@ -130,7 +132,7 @@ def _check(schema, place: str, depth: int):
     raise SchemaError(f'{place} is nested deeper than {MAX_SCHEMA_DEPTH}')
   dialect = schema.pop('$schema', '')
   if dialect and not (isinstance(dialect, str) and DRAFT.fullmatch(dialect)):
-    raise SchemaError(f'{place}/$schema: {dialect!r:.80} is no published draft')
+    raise SchemaError(f'{place}/$schema: {dialect!r:.80} is not a known draft')
   for keyword, value in schema.items():
     here = f'{place}/{keyword}'
     if keyword not in KEYWORDS and keyword not in ANNOTATIONS:
@@ -139,7 +141,9 @@ def _check(schema, place: str, depth: int):
       try:
         re.compile(pattern)
       except (re.error, OverflowError, RecursionError) as e:
-        raise SchemaError(f'{here}: {pattern!r:.60} is no pattern: {e}') from e
+        raise SchemaError(
+          f'{here}: {pattern!r:.60} is not a pattern: {e}'
+        ) from e
     for name, inner in _inner(keyword, value):
       _check(inner, here + name, depth + 1)
 
@@ -151,7 +155,7 @@ def _patterns(keyword: str, value) -> list[str]:
 
 
 def _inner(keyword: str, value) -> Iterator[tuple[str, object]]:
-  """The schemas inside a keyword's value, with their places."""
+  """Yields (path, schema) of the schemas in a keyword's value."""
   if keyword in IN_DICTS and isinstance(value, Mapping):
     yield from ((f'/{name}', inner) for name, inner in value.items())
   elif keyword in IN_LISTS and isinstance(value, list):
@@ -173,8 +177,8 @@ def _resolve(keyword: str, reference: str, resolver):
     resolver.lookup(reference)
   except referencing.exceptions.Unresolvable as e:
     raise SchemaError(
-      f'{keyword} {reference!r:.80} leads nowhere: nothing is fetched, so it '
-      'has to name a place in the schema, as #/$defs/name does'
+      f'{keyword} {reference!r:.80}: no such path in the schema; nothing is '
+      'downloaded, so write a path such as #/$defs/name'
     ) from e
 
 
@@ -182,26 +186,26 @@ def _resolve(keyword: str, reference: str, resolver):
 
 
 def first_error(value, schema) -> str | None:
-  """Returns the place and kind of a JSON value's first breach of a schema; None
-  if there is none.
+  """Returns path and kind of the first error of a JSON value, or None.
 
-  Raises SchemaError as `check` does, and where $refs go round in a circle.
+  Raises:
+    SchemaError: as `check`, and if a $ref refers to itself.
   """
   validator = _validator(_text(schema))
   token = _RUN.set(_Run())
   try:
     error = next(validator.iter_errors(value), None)
   except _TooMuch:
-    return f'takes more than {MAX_STEPS} checks'
+    return f'needs more than {MAX_STEPS} checks'
   except RecursionError:
-    return 'is nested too deep for its schema'
+    return 'is nested too deep'
   finally:
     _RUN.reset(token)
   return None if error is None else f'{error.json_path}: {error.message}'[:200]
 
 
 class _Run:
-  """One validation: what was spent, and the references under way."""
+  """The state of one validation: its steps, and the references it follows."""
 
   def __init__(self):
     self.steps = 0
@@ -217,37 +221,39 @@ _RUN: contextvars.ContextVar[_Run] = contextvars.ContextVar('run')
 
 
 def _bounded(keyword: str, rule):
-  """The rule of a keyword, counted, and for a reference once at a time."""
+  """Returns a keyword's rule that counts its steps and refuses cycles of
+  references.
+  """
 
-  def counted(validator, wanted, instance, schema):
+  def counted(validator, value, instance, schema):
     run = _RUN.get()
     run.spend(1)
-    for error in rule(validator, wanted, instance, schema) or ():
-      run.spend(len(error.message) // STEP_CHARS)  # it quotes the value
+    for error in rule(validator, value, instance, schema) or ():
+      run.spend(len(error.message) // STEP_CHARS)  # messages quote the value
       yield error
 
-  def followed(validator, wanted, instance, schema):
+  def followed(validator, value, instance, schema):
     active, here = _RUN.get().active, (id(schema), id(instance))
     if here in active:
-      raise SchemaError(f'{keyword} {wanted!r:.60} refers to itself')
+      raise SchemaError(f'{keyword} {value!r:.60} refers to itself')
     active.add(here)
-    yield from counted(validator, wanted, instance, schema)
+    yield from counted(validator, value, instance, schema)
     active.remove(here)
 
   return followed if keyword in ('$ref', '$dynamicRef') else counted
 
 
 def _multiple_of(validator, of, instance, schema):
-  """Compares the decimal numbers as written: 0.3 is a multiple of 0.1."""
+  """Applies multipleOf to decimal numbers: 0.3 is a multiple of 0.1."""
   if is_number(instance):
     share = Fraction(repr(instance)) / Fraction(repr(of))
     if share.denominator != 1:
       yield ValidationError(f'{instance!r} is not a multiple of {of!r}')
 
 
-def _unique_items(validator, wanted, instance, schema):
-  """Linear; jsonschema's own is quadratic in the items."""
-  if wanted and isinstance(instance, list):
+def _unique_items(validator, value, instance, schema):
+  """Applies uniqueItems in linear time. That of jsonschema is quadratic."""
+  if value and isinstance(instance, list):
     if len(set(map(canonical, instance))) < len(instance):
       yield ValidationError('an item occurs twice')
 

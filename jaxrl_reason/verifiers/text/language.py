@@ -1,13 +1,13 @@
-"""Which language is a text in? Offline, deterministic, 62 languages.
+"""Detects the language of a text, offline and deterministically.
 
-  letters -> scripts -> the languages written in them -> py3langid among these
+  letters -> scripts -> languages of these scripts -> py3langid chooses one
 
 py3langid is a naive Bayes classifier over bytes (Lui and Baldwin 2012,
-https://aclanthology.org/P12-3005). It gets the words without the numbers and
-signs, and chooses among the 62 languages of `scripts`: the dialects and
-constructed languages it also knows would only take votes. Its model takes a
-second of CPU time and 105 MB, so it is read when this module is imported: a
-pool imports once, and its workers, forked from there, share the memory.
+https://aclanthology.org/P12-3005). It reads words without numbers and signs,
+and chooses among the 62 languages of `scripts`; its dialects and constructed
+languages are excluded, because they would only cause errors. Its model takes a
+second of CPU time and 105 MB. It is read when this module is imported, because
+a pool imports the module once, and its forked workers share the memory.
 """
 
 import math
@@ -17,9 +17,9 @@ import py3langid.langid
 from jaxrl_reason.verifiers.text import scripts
 from jaxrl_reason.verifiers.text.scripts import codes
 
-MAX_CHARS = 20_000  # characters that are looked at
-SHARE = 1 / 3  # of the letters, from which a script counts
-KANA = 0.05  # share of kana from which Han characters are Japanese
+MAX_CHARS = 20_000  # characters that are read
+SHARE = 1 / 3  # least share of the letters for a script
+KANA = 0.05  # least share of kana for Japanese
 
 
 def _model() -> py3langid.langid.LanguageIdentifier:
@@ -39,20 +39,20 @@ def likelihoods(text: str) -> dict[str, float]:
 
 
 def detect(text: str) -> str | None:
-  """Names the language of a text (ISO 639-1); None without any letter.
+  """Returns the language of a text (ISO 639-1), or None without letters.
 
-  Where nothing is likelier the first language of the commonest script is
-  taken; for the Latin one that is English.
+  Among equally likely languages, it is the first of the most frequent script:
+  English for Latin letters.
   """
-  found = _possible(text[:MAX_CHARS])
-  if len(found) < 2:
-    return found[0] if found else None
+  codes = _possible(text[:MAX_CHARS])
+  if len(codes) < 2:
+    return codes[0] if codes else None
   known = likelihoods(text)
-  return max(found, key=lambda code: known.get(code, -math.inf))
+  return max(codes, key=lambda code: known.get(code, -math.inf))
 
 
 def _possible(text: str) -> list[str]:
-  """List the languages of the scripts of a text, the commonest script first."""
+  """Lists the languages of a text's scripts, the most frequent script first."""
   counts = scripts.scripts(text)
   kana, han = counts.pop('Kana', 0.0), counts.pop('Han', 0.0)
   if kana + han:
@@ -66,14 +66,14 @@ def _possible(text: str) -> list[str]:
   ]
 
 
-def lead(found: list[str], code: str) -> float:
-  """Measures by how many nats `code` is behind the likeliest language.
+def lead(words: list[str], code: str) -> float:
+  """Computes by how many nats the likeliest language is likelier than `code`.
 
-  `found` are units of `code`'s own alphabet, and only languages of a script in
-  common are compared: 0 if `code` is the likeliest, or alone in its alphabet.
+  `words` are units in the alphabet of `code`. Only languages with a common
+  script are compared. 0: `code` is the likeliest, or has its own alphabet.
   """
   rivals = scripts.languages(code)
-  if len(rivals) == 1 or not found:
+  if len(rivals) == 1 or not words:
     return 0.0
-  known = likelihoods(' '.join(found))
+  known = likelihoods(' '.join(words))
   return max(known[rival] for rival in rivals) - known[code]

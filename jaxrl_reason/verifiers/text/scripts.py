@@ -1,9 +1,9 @@
-"""Which script is a text in? Its letters, words and units, by Unicode ranges.
+"""Splits a text into words and determines its scripts, by Unicode ranges.
 
-  letters -> script -> the languages that are written in it (`LANGUAGES`)
+  letters -> script -> languages of the script (`LANGUAGES`)
 
-`units` are what word counts count: words, and single characters where a script
-puts no spaces between words. No model and nothing learnt: see `language`.
+`units` are the words of word counts; in a script without spaces, each character
+is a unit. `language` has the statistical model.
 """
 
 import bisect
@@ -13,9 +13,9 @@ import re
 import string
 import unicodedata
 
-HAN_WEIGHT = 2.0  # letters of an alphabet that one character stands for
+HAN_WEIGHT = 2.0  # letters that one Han or kana character counts as
 
-# First code point of a run of letters, script; what follows a gap is ''.
+# (first code point of a range, script); '' is a range without a script.
 RANGES = (
   (0x00, ''),
   (0x41, 'Latin'),
@@ -78,8 +78,8 @@ RANGES = (
   (0x32000, ''),
 )
 STARTS = [start for start, _ in RANGES]
-# White space and punctuation. Not \W: a vowel sign of an Indic script is part
-# of its word.
+# White space and punctuation. \W would also match the vowel signs of Indic
+# scripts, which are parts of words.
 SIGNS = (
   r'\s'
   + re.escape(string.punctuation)
@@ -98,8 +98,8 @@ UNSPACED = (
 UNIT = re.compile(f'[{UNSPACED}]|[^{UNSPACED}]+')
 
 
-# Script -> languages (ISO 639-1) written in it; a script that is not here has
-# one language, whose code is its name.
+# Script -> its languages (ISO 639-1). A script that is missing here has one
+# language, whose code is the script's name.
 LANGUAGES = {
   'Latin': (
     'en es pt fr de it nl sv da no fi pl cs sk sl hr ro hu tr et lv lt vi id '
@@ -115,7 +115,9 @@ LANGUAGES = {
 
 @functools.lru_cache(4096)
 def script_of(char: str) -> str:
-  """Returns a script's name, the code of its only language, or ''."""
+  """Returns the script of a character: a name, the code of its only language,
+  or '' for other characters.
+  """
   script = RANGES[bisect.bisect_right(STARTS, ord(char)) - 1][1]
   return script if char.isalpha() or script not in ('Latin', 'el') else ''
 
@@ -138,14 +140,14 @@ def words(text: str) -> list[str]:
 
 
 def units(text: str) -> list[str]:
-  """Splits as `words`, and into characters where a script has no spaces."""
+  """Splits as `words`, and scripts without spaces into characters."""
   return [unit for word in words(text) for unit in UNIT.findall(word)]
 
 
 def tokens(text: str) -> list[str]:
   """Splits as `units`, but keeps the numbers."""
-  found = SEPARATORS.split(_lower(text))
-  return [unit for word in found for unit in UNIT.findall(word)]
+  parts = SEPARATORS.split(_lower(text))
+  return [unit for word in parts for unit in UNIT.findall(word)]
 
 
 def _lower(text: str) -> str:
@@ -154,18 +156,18 @@ def _lower(text: str) -> str:
 
 @functools.cache
 def codes() -> frozenset[str]:
-  """Returns the ISO 639-1 codes of all the languages of all the scripts."""
+  """Returns the ISO 639-1 codes of all languages."""
   single = {script for _, script in RANGES if len(script) == 2}
   return frozenset(single.union(*LANGUAGES.values()))
 
 
 def alphabet(code: str) -> frozenset[str]:
-  """Returns the scripts, as `script_of` names them, of a language."""
-  shared = {script for script, found in LANGUAGES.items() if code in found}
+  """Returns the scripts of a language."""
+  shared = {script for script, codes in LANGUAGES.items() if code in codes}
   return frozenset(shared or {code})
 
 
 def languages(code: str) -> frozenset[str]:
-  """Returns the languages that share a script with this one, itself too."""
+  """Returns the languages that share a script with a language, and itself."""
   shared = [LANGUAGES.get(script, [code]) for script in alphabet(code)]
   return frozenset().union(*shared)

@@ -1,17 +1,17 @@
-"""Sentences and words of a text, by rules: no model, no download.
+"""Splits a text into sentences and words by rules, without a model.
 
   text -> candidate ends (. ! ? and those of other scripts) -> sentences
 
-An end counts where whitespace follows, unless its full stop belongs to an
-abbreviation or an initial, or to an ellipsis or number that goes on in lower
-case. IFEval counts with NLTK's trained English Punkt
-(https://doi.org/10.1162/coli.2006.32.4.485) and this follows it, numbered lists
-included ("1." is a sentence of its own there). It differs in that
-  - abbreviations are a list, not learnt; "i.e." and "e.g." never end one;
-  - the full stops of Chinese, Japanese, Hindi, Urdu, Armenian and others do;
-  - an ellipsis before a capital letter does;
-  - quoted ends inside a sentence (`the word "stop!", he said`) do not;
-  - what has neither letter nor digit is no sentence.
+A candidate before white space ends a sentence, unless it is the full stop of an
+abbreviation or an initial, or of an ellipsis or number before a lower-case
+letter. IFEval uses NLTK's trained English Punkt
+(https://doi.org/10.1162/coli.2006.32.4.485). The rules approximate it, also for
+numbered lists ("1." is a sentence). These are the differences:
+  - abbreviations are a fixed list; "i.e." and "e.g." never end a sentence;
+  - full stops of Chinese, Japanese, Hindi, Urdu, Armenian and others end one;
+  - an ellipsis before a capital letter ends one;
+  - quoted ends inside a sentence (`the word "stop!", he said`) do not end one;
+  - a text without letters and digits is not a sentence.
 Every pattern is linear in the text.
 """
 
@@ -21,9 +21,9 @@ from collections.abc import Iterator
 WORD = re.compile(r'\w+')
 SPACE = re.compile(r'\s*')
 CLOSING = '"\'\u201d\u2019)\\]}*_\u00bb'
-# An ASCII end needs whitespace behind it (or "3.14" and "a.b" would break);
-# those of other scripts do not. The look behind and the possessive ++ keep a
-# run of a hundred thousand dots linear.
+# An ASCII end needs white space after it, because of "3.14" and "a.b". Ends of
+# other scripts do not. With the look-behind and the possessive ++, the time for
+# a hundred thousand dots is linear.
 END = re.compile(
   rf'(?<![.!?\u2026])(?P<ascii>[.!?\u2026]++)[{CLOSING}]*+(?=\s)'
   r'|[\u3002\uff01\uff1f\uff61\u0964\u0965\u061f\u06d4\u0589\u1362]+'
@@ -35,7 +35,7 @@ TITLES = frozenset(
   'mr mrs ms dr prof st rev hon gen col maj capt sgt lt gov sen rep pres mt ft '
   'messrs vs fig figs eq eqs sec vol pp approx ca cf viz e.g i.e al'.split()
 )
-# One may end after these: the next word decides.
+# A sentence may end after these. The next word decides.
 ABBREVIATIONS = frozenset(
   'inc ltd co corp jr sr bros llc etc dept est ave blvd rd univ assn jan feb '
   'apr jun jul aug sep sept oct nov dec tue thu fri a.m p.m '
@@ -49,7 +49,7 @@ STARTERS = frozenset(
   'do does did is are was were will would should'.split()
 )
 INITIALS = re.compile(r'(?!I$)(?:[^\W\d_]\.)*[^\W\d_]')  # J, u.s, a.m
-BEFORE = 40  # characters in front of a full stop that can be its word
+BEFORE = 40  # largest length of the word before a full stop
 JOINED = re.compile(
   r'(?i:(can)(not)|(gim)(me)|(gon)(na)|(got)(ta)|(lem)(me)|(wan)(na))|(.+?)'
   r"(n't|N'T|'(?i:s|m|d|ll|re|ve))",
@@ -62,26 +62,24 @@ APART = re.compile(
 
 
 def sentences(text: str) -> list[str]:
-  """Splits a text into sentences, stripped; what has no letter or digit is
-  none.
-  """
-  found, start = [], 0
+  """Splits a text into stripped sentences, each with a letter or digit."""
+  spans, start = [], 0
   for end in ends(text):
-    found.append(text[start:end].strip())
+    spans.append(text[start:end].strip())
     start = end
-  found.append(text[start:].strip())
-  return [sentence for sentence in found if WORD.search(sentence)]
+  spans.append(text[start:].strip())
+  return [sentence for sentence in spans if WORD.search(sentence)]
 
 
 def ends(text: str) -> Iterator[int]:
-  """Finds the positions behind the sentences, in order."""
+  """Yields the positions after the sentences, in order."""
   for match in END.finditer(text):
     if match['ascii'] is None or _ends(text, match):
       yield match.end()
 
 
 def _ends(text: str, match: re.Match) -> bool:
-  """Does this run of . ! ? end a sentence?"""
+  """Returns whether a run of . ! ? ends a sentence."""
   run = match['ascii']
   if '!' in run or '?' in run:
     return True
@@ -105,7 +103,7 @@ def _word_before(text: str, end: int) -> str:
 
 
 def _word_at(text: str, start: int) -> str:
-  """The letters of the first word behind `start`; '' at the end."""
+  """Returns the letters of the first word after `start`, or '' at the end."""
   start = SPACE.match(text, start).end()
   behind = text[start : start + BEFORE].lstrip(OPENING)
   word = WORD.match(behind)
@@ -113,14 +111,14 @@ def _word_at(text: str, start: int) -> str:
 
 
 def words(text: str) -> list[str]:
-  r"""Runs of \w, as IFEval counts words: "don't" is two."""
+  r"""Returns the runs of \w, the words of IFEval: "don't" has two."""
   return WORD.findall(text)
 
 
 def tokens(text: str) -> Iterator[str]:
-  """Cuts words as the Penn Treebank does, without the punctuation.
+  """Yields the words of the Penn Treebank, without punctuation.
 
-  Hyphenated words stay whole; "I'M" is I and 'M; "CANNOT" is CAN and NOT.
+  A hyphenated word is one token, "I'M" is I and 'M, "CANNOT" is CAN and NOT.
   """
   for chunk in APART.sub(' ', text).split():
     match = JOINED.fullmatch(chunk.rstrip('.'))

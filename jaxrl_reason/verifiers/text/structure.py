@@ -1,10 +1,10 @@
-"""Structured answers: JSON, JSON against a schema, regular expressions.
+"""Verifies structured answers: JSON, JSON Schema, regular expressions.
 
   completion -> its answer -> JSON text -> value -> schema
 
-The JSON is that of RFC 8259 and no more: no NaN, no infinity, no key twice, at
-most `MAX_DEPTH` brackets deep and `MAX_CHARS` long. Nothing here raises on any
-completion; what is wrong with an example (a bad schema or pattern) does raise.
+JSON is that of RFC 8259: no NaN, no infinity, no repeated key, at most
+`MAX_DEPTH` brackets deep and `MAX_CHARS` long. No completion raises an error.
+An invalid schema or pattern in an example does.
 """
 
 import json
@@ -18,9 +18,9 @@ from jaxrl_reason.verifiers.verdict import Verdict
 
 MAX_CHARS = 200_000
 MAX_DEPTH = 64
-MAX_DIGITS = 400  # of an integer
-MAX_PATTERN_TEXT = 10_000  # characters that a pattern is tried on
-# Strings first, so that a bracket in one does not count.
+MAX_DIGITS = 400  # largest number of digits of an integer
+MAX_PATTERN_TEXT = 10_000  # largest length of a text to match
+# Strings are matched first, so that their brackets do not count.
 BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.S)
 FENCE = re.compile(r'```[A-Za-z]*[ \t]*\n(.*?)```', re.S)
 
@@ -30,8 +30,10 @@ class JsonError(ValueError):
 
 
 def loads(text: str):
-  """Reads the value of a JSON text; JsonError, with the reason, if it has
-  none.
+  """Parses a JSON text.
+
+  Raises:
+    JsonError: has the reason why the text is invalid.
   """
   if len(text) > MAX_CHARS:
     raise JsonError(f'longer than {MAX_CHARS} characters')
@@ -68,7 +70,7 @@ def _object(pairs: list) -> dict:
 
 
 def _refuse(constant: str):
-  raise JsonError(f'{constant} is no JSON')
+  raise JsonError(f'{constant} is not JSON')
 
 
 def _float(digits: str) -> float:
@@ -85,10 +87,13 @@ def _int(digits: str) -> int:
 
 
 def find(text: str, *, strict: bool = False):
-  """Finds the JSON value of an answer; JsonError if it has none.
+  """Parses the JSON value of an answer.
 
-  The whole text; unless `strict`, also the last fenced block, or what stands
-  between the first opening and the last closing bracket.
+  The JSON text is the whole answer. Unless `strict`, it may also be the last
+  fenced block, or the text from the first opening to the last closing bracket.
+
+  Raises:
+    JsonError: the answer has no JSON value.
   """
   candidates = [text.strip()]
   if not strict:
@@ -107,8 +112,8 @@ def find(text: str, *, strict: bool = False):
 
 
 def found(completion: str, part: str, strict: bool):
-  """Returns (value, None), or (None, the verdict on a completion without
-  JSON).
+  """Returns (value, None), or (None, the verdict) if the completion has no
+  JSON.
   """
   text = fields.final(completion, part)
   if text is None or not text.strip():
@@ -126,7 +131,9 @@ def valid_json(
   part: str = 'answer',
   strict: bool = False,
 ) -> Verdict:
-  """Returns 1 if the answer is JSON; `strict` wants nothing around it."""
+  """Returns 1 if the answer is JSON. `strict` allows no text around the
+  JSON.
+  """
   _, problem = found(completion, part, strict)
   return problem or Verdict(1.0)
 
@@ -138,10 +145,10 @@ def matches_schema(
   part: str = 'answer',
   strict: bool = False,
 ) -> Verdict:
-  """Returns 1 if the answer is JSON that example['schema'] allows.
+  """Returns 1 if the answer is JSON that is valid under example['schema'].
 
-  The schema is a dict, a bool or JSON text; see `json_schema` for what it may
-  say. `detail` names the place where the answer first breaks it.
+  The schema is a dict, a bool or JSON text; `json_schema` lists the supported
+  keywords. `detail` has the path of the first error.
   """
   schema = fields.field(example, 'schema', (Mapping, bool, str))
   schema = loads(schema) if isinstance(schema, str) else schema
@@ -162,7 +169,7 @@ def equal_json(
 ) -> Verdict:
   """Returns 1 if the answer is the JSON value example['answer'].
 
-  Objects have no order; 1 is 1.0 and is not true.
+  The order of keys is ignored. 1 equals 1.0, and differs from true.
   """
   gold = loads(fields.field(example, 'answer', str))
   value, problem = found(completion, part, strict)
@@ -182,11 +189,11 @@ def matches_pattern(
   """Returns 1 if the answer matches example['pattern'], a Python regular
   expression.
 
-  All of it, or `whole=False` somewhere in it. The answer is stripped and may
-  have MAX_PATTERN_TEXT characters; a longer one does not match. The pattern is
-  the data set's and is trusted: one that backtracks exponentially cannot be
-  interrupted from within Python, so only the pool's limit ends it. Write
-  possessive quantifiers (`a++`) or atomic groups (`(?>...)`) where it matters.
+  The pattern must match the whole stripped answer, or with `whole=False` a part
+  of it. An answer of more than MAX_PATTERN_TEXT characters does not match. The
+  pattern of a data set is trusted: Python cannot interrupt a pattern that
+  backtracks exponentially, so only the time limit of the pool stops it. To
+  avoid this, write possessive quantifiers (`a++`) or atomic groups (`(?>...)`).
   """
   pattern = fields.field(example, 'pattern', str)
   try:

@@ -1,18 +1,18 @@
-"""Tool calls: are they well formed, allowed by the tools, and the right ones?
+"""Verifies tool calls: their form, the tools' schemas, and the gold calls.
 
   completion -> calls (name, arguments) -> the tools' schemas -> the gold calls
 
 Forms: any number of `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`
-(Hermes, Qwen), or the answer is JSON: one call, a list, or {"tool_calls":
-[...]}. A call may be wrapped as {"type": "function", "function": {...}}, its
-arguments may be JSON text, and be named 'parameters'. Nothing is executed.
+(Hermes, Qwen), or a JSON answer: one call, a list, or {"tool_calls": [...]}. A
+call may be wrapped as {"type": "function", "function": {...}}. Its arguments
+may be JSON text, and their key may be 'parameters'. No call is executed.
 
-With partial credit a pair of calls of one name scores
+With partial credit, the score of two calls with the same name is
 
-  (1 + arguments that are equal) / (1 + arguments that either has)
+  (1 + number of equal arguments) / (1 + number of arguments in either call)
 
-and the completion the best one-to-one pairing's sum, divided by the number of
-calls of the side that has more: a missing and a superfluous call both cost.
+The score of a completion is the sum of the best one-to-one pairing, divided by
+the larger number of calls. So missing and superfluous calls reduce the score.
 (Compare the tool-use rewards of https://arxiv.org/abs/2504.13958.)
 """
 
@@ -25,11 +25,11 @@ from jaxrl_reason.verifiers.text import json_schema, structure
 from jaxrl_reason.verifiers.text.json_schema import canonical
 from jaxrl_reason.verifiers.verdict import Verdict
 
-MAX_CALLS = 10  # in one completion: pairing takes 2^n steps
+MAX_CALLS = 10  # in one completion, because pairing takes 2^n steps
 TAGGED = re.compile(r'<tool_call>(.*?)</tool_call>', re.S)
 OPEN, CLOSE = '<tool_call>', '</tool_call>'
-# Marks of a begun call in the formats of chat templates; with a name and
-# arguments, JSON or not, a text is one, too.
+# Marks of an attempted call in the formats of chat templates. A text with a
+# name and arguments is an attempted call too, even if it is not JSON.
 MARKS = re.compile(
   r'tool[_▁](?:call|use|code)|<\|python_tag\|>|<function|<invoke\b|to=\w'
   r'|["\'](?:function_call|recipient_name)|^\s*action input:',
@@ -51,7 +51,7 @@ ANY_ARGUMENTS: Mapping = {'type': 'object'}
 
 
 class CallError(ValueError):
-  """A text or value that should be tool calls and is not."""
+  """A text or value that is not a valid list of tool calls."""
 
 
 class Call(NamedTuple):
@@ -60,11 +60,15 @@ class Call(NamedTuple):
 
 
 def read(value) -> list[Call]:
-  """Reads the calls of a JSON value; CallError if it is none."""
+  """Reads the calls of a JSON value.
+
+  Raises:
+    CallError: the value is not a call or a list of calls.
+  """
   if isinstance(value, Mapping) and 'tool_calls' in value:
     value = value['tool_calls']
   items = value if isinstance(value, list) else [value]
-  # A <tool_call> may hold a list too.
+  # A <tool_call> may also contain a list.
   items = [
     i for item in items for i in (item if isinstance(item, list) else [item])
   ]
@@ -82,22 +86,23 @@ def _call(item) -> Call:
   if isinstance(arguments, str):
     arguments = structure.loads(arguments)
   if not isinstance(arguments, dict):
-    raise CallError(f'the arguments of {item["name"]!r:.40} are no object')
+    raise CallError(f'the arguments of {item["name"]!r:.40} are not an object')
   return Call(item['name'], arguments)
 
 
 def parse(text: str) -> list[Call]:
   """Reads the calls of a response; [] if it has none.
 
-  Raises CallError or structure.JsonError where a call is begun but not right.
+  Raises:
+    CallError, structure.JsonError: a call is malformed.
   """
   if OPEN in text or CLOSE in text:
     n = text.count(OPEN)
-    if n > MAX_CALLS:  # before the pattern, which is quadratic in them
+    if n > MAX_CALLS:  # checked first, because the pattern is quadratic in n
       raise CallError(f'{n} calls, more than {MAX_CALLS}')
     bodies = TAGGED.findall(text)
     if not len(bodies) == n == text.count(CLOSE):
-      raise CallError(f'{OPEN} without {CLOSE}, or the other way round')
+      raise CallError(f'{OPEN} without {CLOSE}, or {CLOSE} without {OPEN}')
     return read([structure.loads(body) for body in bodies])
   try:
     value = structure.find(text) if '"name"' in text else []
@@ -107,10 +112,10 @@ def parse(text: str) -> list[Call]:
 
 
 def attempted(text: str, tools: Iterable[str] = ()) -> bool:
-  """Returns whether a text begins a call, well formed or not.
+  """Returns whether a text contains a call, well-formed or malformed.
 
   Args:
-    tools: names, which begin a call as `name(` or `<name>`.
+    tools: names of tools; `name(` and `<name>` are calls too.
   """
   names = '|'.join(map(re.escape, tools)) or r'(?!)'
   return bool(
@@ -125,26 +130,26 @@ def attempted(text: str, tools: Iterable[str] = ()) -> bool:
 
 
 def schemas(tools: Sequence) -> dict[str, Mapping | bool]:
-  """Reads name -> schema of the arguments, checked."""
-  found = {}
+  """Reads and checks the tools: name -> schema of the arguments."""
+  out = {}
   for tool in tools:
     if isinstance(tool, Mapping) and isinstance(tool.get('function'), Mapping):
       tool = tool['function']
     if not isinstance(tool, Mapping) or not isinstance(tool.get('name'), str):
       raise fields.FieldError(f"'tools': {tool!r:.80} has no name")
-    found[tool['name']] = tool.get('parameters') or ANY_ARGUMENTS
+    out[tool['name']] = tool.get('parameters') or ANY_ARGUMENTS
     try:
-      json_schema.check(found[tool['name']])
+      json_schema.check(out[tool['name']])
     except json_schema.SchemaError as e:
       raise fields.FieldError(f"'tools': {tool['name']!r}: {e}") from e
-  return found
+  return out
 
 
 def problem(call: Call, tools: Mapping[str, Mapping | bool]) -> str | None:
-  """Returns the reason why the tools do not allow the call; None if they do.
+  """Returns the reason why a call is not allowed, or None if it is allowed.
 
-  An argument that the schema does not list is refused, unless the schema says
-  something of 'additionalProperties'.
+  An argument that the schema does not list is refused, unless the schema has
+  the key 'additionalProperties'.
   """
   if call.name not in tools:
     return f'there is no tool {call.name!r:.40}'
@@ -170,15 +175,13 @@ def similarity(a: Call, b: Call) -> float:
 
 
 def pairing(
-  found: Sequence[Call], gold: Sequence[Call], *, ordered: bool = False
+  calls: Sequence[Call], gold: Sequence[Call], *, ordered: bool = False
 ) -> float:
-  """Computes the best one-to-one pairing's score, in [0, 1]; 1 if all are
-  equal.
-  """
-  if not found and not gold:
+  """Computes the score of the best one-to-one pairing, in [0, 1]; 1: equal."""
+  if not calls and not gold:
     return 1.0
   best = {0: 0.0}  # gold calls taken (bits) -> highest sum
-  for call in found:
+  for call in calls:
     scores = [similarity(call, other) for other in gold]
     for taken, total in list(best.items()):
       for i, score in enumerate(scores):
@@ -186,11 +189,11 @@ def pairing(
         if score and free:
           key = taken | 1 << i
           best[key] = max(best.get(key, 0.0), total + score)
-  return max(best.values()) / max(len(found), len(gold))
+  return max(best.values()) / max(len(calls), len(gold))
 
 
 def _read_completion(completion: str, part: str):
-  """(calls, None), or (None, the verdict on a completion without)."""
+  """Returns (calls, None), or (None, the verdict) if there are no calls."""
   text = fields.final(completion, part)
   if text is None:
     return None, Verdict(0.0, 'no_answer')
@@ -201,7 +204,9 @@ def _read_completion(completion: str, part: str):
 
 
 def valid(completion: str, example: dict, *, part: str = 'response') -> Verdict:
-  """Returns 1 if there are tool calls and example['tools'] allow every one."""
+  """Returns 1 if there are tool calls and example['tools'] allows all
+  of them.
+  """
   tools = schemas(fields.field(example, 'tools', (list, tuple)))
   calls, wrong = _read_completion(completion, part)
   if wrong is not None:
@@ -223,13 +228,13 @@ def reward(
   """Returns 1 if the calls are those of example['answer'] (a list, or JSON
   text).
 
-  In any order unless `ordered`; score='partial' pays as the module says. With
-  an example['tools'], one call that these do not allow makes all of it wrong.
-  Without gold calls the completion must not call a tool: a call that is begun
-  and malformed is wrong, too.
+  The order is ignored unless `ordered`. The module describes score='partial'.
+  If the example has 'tools', a call that they do not allow makes the completion
+  wrong. Without gold calls the completion must not call a tool, and a malformed
+  call is wrong too.
   """
   if score not in SCORES:
-    raise ValueError(f'score {score!r} is none of {", ".join(SCORES)}')
+    raise ValueError(f'score {score!r}: must be one of {", ".join(SCORES)}')
   answer = fields.field(example, 'answer', (str, list, dict))
   gold = read(structure.loads(answer) if isinstance(answer, str) else answer)
   tools = fields.field(example, 'tools', (list, tuple), default=None)
@@ -242,7 +247,9 @@ def reward(
   if not calls and attempted(
     fields.final(completion, part) or '', allowed or ()
   ):
-    return Verdict(0.0, 'unparsed', detail='a malformed call; none is right')
+    return Verdict(
+      0.0, 'unparsed', detail='a malformed call; no call is the gold answer'
+    )
   for call in calls if allowed is not None else ():
     wrong = problem(call, allowed)
     if wrong is not None:

@@ -1,6 +1,7 @@
-"""Reads the text of tests: which names they use, and how.
+"""Analyses the source of tests: the names that they use, and their use.
 
-Nothing of the program decides here: tests say which of its names are classes.
+The analysis does not depend on the program. Only the tests determine which
+names are classes.
 """
 
 import ast
@@ -14,7 +15,8 @@ import sys
 
 from jaxrl_reason.verifiers.code.sandbox import peer
 
-# Names programs import and tests then use, too particular to be a task's own.
+# Library names that a program imports and tests use. A task does not define
+# them.
 CLASSES = {
   kind.__name__: kind
   for kind in (
@@ -41,10 +43,10 @@ NUMPY = frozenset('shape dtype ndim T all any sum mean tolist astype'.split())
 
 
 def used_as_objects(nodes: list[ast.AST], theirs: list[str]) -> set[str]:
-  """Names of the program's that the tests use as classes or makers of objects.
+  """Returns the program's names that tests use as classes or to make objects.
 
-  By the tests' text alone: a capitalised name, one that is asked about, caught
-  or entered, and one whose result has attributes that no plain value has.
+  These are capitalised names, names in isinstance, except or with, and names
+  whose result has attributes that no plain value has.
   """
   made, found = {}, set()
   for node in nodes:
@@ -75,7 +77,7 @@ def name_of(node: ast.AST) -> str | None:
 
 
 def _maker(node: ast.AST) -> str | None:
-  """The name that a call or attribute begins with: `C` of `C(1).x(2)`."""
+  """Returns the first name of a call or attribute: `C` of `C(1).x(2)`."""
   while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript, ast.Await)):
     inner = getattr(node, 'func', None) or node.value
     if isinstance(node, ast.Call) and isinstance(inner, ast.Name):
@@ -89,7 +91,7 @@ def _all_names(node: ast.AST) -> set[str]:
 
 
 def caught(nodes: list[ast.AST], theirs: list[str]) -> set[str]:
-  """Names of the program's exception classes."""
+  """Returns the names of the program's exception classes."""
   found = set()
   for node in nodes:
     if isinstance(node, ast.ExceptHandler) and node.type:
@@ -125,7 +127,7 @@ def is_builtin(name: str) -> bool:
 
 
 def library(names: set[str], bases: set[str]) -> dict:
-  """Standard modules whose attributes the tests use, and a few classes."""
+  """Returns standard modules whose attributes tests use, and a few classes."""
   found = {name: CLASSES[name] for name in names & CLASSES.keys()}
   for name in names & bases:
     module = ALIASES.get(name, name)
@@ -135,7 +137,9 @@ def library(names: set[str], bases: set[str]) -> dict:
 
 
 def names(nodes: list[ast.AST]) -> tuple[set, set, set]:
-  """Names read; those whose attributes are; names bound, whatever the scope."""
+  """Returns names that are read, names whose attributes are read, and names
+  that are bound in any scope.
+  """
   used, bases, bound = set(), set(), set()
   for node in nodes:
     if isinstance(node, ast.Name):
@@ -154,10 +158,11 @@ def names(nodes: list[ast.AST]) -> tuple[set, set, set]:
 
 
 def shadowed(nodes: list[ast.AST], free: list[str]) -> set[str]:
-  """The function under test where it has a built-in's name: `sum(2, 3) == 5`.
+  """Returns the function under test if it is named as a built-in function.
 
-  Only if no other name could be it: the outermost call, once in each assert.
-  Used twice it might compute the expected value: `set(max(x)) == set(y)`.
+  In `sum(2, 3) == 5`, it is the outermost call, once in each assert, and no
+  other name is possible. A name that occurs twice may compute the expected
+  value, as in `set(max(x)) == set(y)`.
   """
   if any(not is_builtin(name) for name in free):
     return set()

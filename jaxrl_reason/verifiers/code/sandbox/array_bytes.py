@@ -1,7 +1,8 @@
-"""Arrays of numpy between judge and program: their bytes, and no objects.
+"""Encodes numpy arrays as bytes, between judge and program.
 
-An empty array of shape (0, 3) broadcasts against any of shape (3,), and every
-comparison of the two is vacuously true. `guard` makes them errors in the judge.
+An empty array of shape (0, 3) broadcasts against any array of shape (3,), and
+every comparison of the two is vacuously true. After `guard`, such comparisons
+raise errors in the judge.
 """
 
 import contextlib
@@ -13,7 +14,11 @@ TYPE = re.compile(r'[<>|=]?[biufcSUmM][0-9]+(\[[a-zA-Z]+\])?')
 
 
 def encode(x) -> list:
-  """Raises TypeError for an array of objects or of records."""
+  """Encodes an array.
+
+  Raises:
+    TypeError: an array of objects or of records.
+  """
   kind = x.dtype.str
   if not TYPE.fullmatch(kind):
     raise TypeError(f'an array of {kind} cannot be handed over')
@@ -21,12 +26,12 @@ def encode(x) -> list:
 
 
 def decode(kind: str, shape: list, data: str):
-  """Makes a new array, or nested lists where numpy is not in use on this
-  side.
+  """Decodes an array, or nested lists if this process has not imported
+  numpy.
   """
   if not TYPE.fullmatch(kind):
     raise ValueError(f'no type of an array: {kind!r:.40}')
-  import numpy  # here: most programs do without it
+  import numpy  # imported here, because most programs do not use it
 
   array = numpy.frombuffer(bytes.fromhex(data), numpy.dtype(kind))
   return _guarded(array.reshape(shape).copy())
@@ -42,7 +47,7 @@ def _empty_class() -> type:
   }
 
   class Empty(numpy.ndarray):
-    """An empty array that computes with arrays of its own shape only."""
+    """An empty array. Operations with arrays of another shape raise errors."""
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
       shapes = {numpy.shape(x) for x in inputs}
@@ -59,7 +64,7 @@ def _empty_class() -> type:
 
 
 def _guarded(x):
-  """Returns an array; an empty one as one that does not broadcast."""
+  """Returns an array. An empty array does not broadcast."""
   import numpy
 
   if type(x) is numpy.ndarray and x.size == 0:
@@ -68,8 +73,8 @@ def _guarded(x):
 
 
 def guard():
-  """Makes numpy's functions of this process return guarded empty arrays."""
-  with contextlib.suppress(ImportError):  # the tests report that, if it matters
+  """Replaces numpy's functions, so that empty arrays do not broadcast."""
+  with contextlib.suppress(ImportError):  # tests that need numpy report it
     import numpy
 
     for name in ('array', 'asarray', 'asanyarray'):

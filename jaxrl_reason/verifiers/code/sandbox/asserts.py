@@ -1,11 +1,11 @@
-"""Test code, run where its values are out of the program's reach.
+"""Runs test code in the judge, where the program cannot reach its values.
 
   source --ast--> every assert reports to a `Tally` --exec--> (passed, total)
 
-The names a test uses and does not define are the program's and become
-`Remote`s, but for Python's own: what computes an expected value must not come
-from the program. Data sets write `tuple(f(x)) == tuple(g(x))` or
-`sys.getsizeof(x)`; a program that redefines `tuple` or `sys` changes nothing.
+Names that a test uses and does not define belong to the program and become
+`Remote`s. Python's own names are excluded, because the program must not compute
+expected values: in `tuple(f(x)) == tuple(g(x))` or `sys.getsizeof(x)`, a
+program that redefines `tuple` or `sys` has no effect.
 """
 
 import ast
@@ -30,10 +30,10 @@ from jaxrl_reason.verifiers.code.sandbox import (
 REPORT, FAIL, ENTRY = '__report__', '__fail__', '__entry__'
 TYPE, ORDERABLE = '__type__', '__orderable__'
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-# Of the judge; another one is the tests' doing.
+# The judge's own. Tests may replace sys.stdin and sys.stdout.
 STDIN, STDOUT = sys.stdin, sys.stdout
 PATCHED = {'input': input, 'print': print}
-# Built-in functions that have to know about the program's objects.
+# Replacements of built-in functions for objects of the program.
 BY_OBJECT = {
   'isinstance': kinds.is_instance,
   'issubclass': kinds.is_subclass,
@@ -42,14 +42,14 @@ BY_OBJECT = {
 
 
 class Tally:
-  """Which assert statements ran, and whether each always held."""
+  """Records the assert statements that ran, and whether each always held."""
 
   def __init__(self):
-    self.held: dict[int, bool] = {}  # number of a statement -> always so far
+    self.held: dict[int, bool] = {}  # number of a statement -> always held
     self.statements = 0
     self.finished = False  # the tests ran to their end
-    self.problem = None  # the first, for the verdict's detail
-    self.undecided = None  # why nobody can say, if so
+    self.problem = None  # the first problem, for the verdict's detail
+    self.undecided = None  # reason why the tests cannot be judged
     self.inside: set[int] = set()  # numbers of the asserts in `with` blocks
 
   def report(self, number: int, value):
@@ -67,7 +67,7 @@ class Tally:
       self.problem = f'{type(error).__name__}: {error}'[:300]
 
   def score(self, *, fraction: bool) -> float:
-    """Tests that check nothing are not passed."""
+    """Computes the score. Tests without checks score 0."""
     passed = sum(self.held.values())
     total = len(self.held) if self.finished else self.statements
     if fraction:
@@ -76,7 +76,7 @@ class Tally:
 
 
 class _Reporting(ast.NodeTransformer):
-  """assert test  ->  report(number, test), caught if `go_on`."""
+  """Rewrites assert test  ->  report(number, test), caught if `go_on`."""
 
   def __init__(self, tally: Tally, go_on: bool):
     self.tally, self.go_on = tally, go_on
@@ -90,7 +90,9 @@ class _Reporting(ast.NodeTransformer):
   visit_AsyncWith = visit_With
 
   def visit_Attribute(self, node: ast.Attribute):
-    """x.__class__ -> type(x): an object of the program has one of ours."""
+    """Rewrites x.__class__ -> type(x), since x may be an object of the
+    program.
+    """
     node = self.generic_visit(node)
     if node.attr != '__class__' or not isinstance(node.ctx, ast.Load):
       return node
@@ -98,7 +100,7 @@ class _Reporting(ast.NodeTransformer):
     return ast.fix_missing_locations(ast.copy_location(call, node))
 
   def visit_Compare(self, node: ast.Compare):
-    """x < y -> orderable(x) < orderable(y)."""
+    """Rewrites x < y -> orderable(x) < orderable(y)."""
     node = self.generic_visit(node)
     values = [node.left, *node.comparators]
     for i, operation in enumerate(node.ops):
@@ -131,22 +133,25 @@ class _Reporting(ast.NodeTransformer):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """Tests, read but not run: nothing of the program was needed for it."""
+  """Parsed tests. Parsing does not need the program."""
 
   trees: list[ast.Module]  # the setup, then the tests
   theirs: list[str]  # names that the program has to define
-  ours: dict  # names that the tests use and do not define, and must not ask for
-  calls_check: bool  # with the entry point
-  objects: set[str]  # those of `theirs` that are used as classes
-  caught: set[str]  # those that are classes of exceptions
-  reuses: bool  # an argument of a call is a name that is read elsewhere, too
+  ours: dict  # names that tests use and that must not come from the program
+  calls_check: bool  # call `check` with the entry point
+  objects: set[str]  # names of `theirs` that tests use as classes
+  caught: set[str]  # names of `theirs` that are exception classes
+  reuses: bool  # an argument of a call is read again elsewhere
 
 
 def parse(job: dict) -> Plan:
-  """Makes the plan of job['setup'], source of the data set that runs first and
-  whose helpers win over the program's of the same name, and job['tests'].
+  """Parses job['setup'] and job['tests'].
 
-  ValueError or SyntaxError for tests that are no Python or test nothing.
+  The setup is trusted source that runs first. Its helpers override names of the
+  program.
+
+  Raises:
+    ValueError, SyntaxError: the tests are not Python, or check nothing.
   """
   entry = job['entry_point']
   trees = [ast.parse(source) for source in (job['setup'], *job['tests'])]
@@ -193,13 +198,14 @@ def parse(job: dict) -> Plan:
 
 
 def run(link: peer.Peer, job: dict, tally: Tally):
-  """Runs the tests of `job`; the outcome is in `tally`.
+  """Runs the tests of `job` and records the results in `tally`.
 
-  job: 'plan' (see `parse`), 'tests', 'entry_point' (name or None), 'fraction'
-  (go on after a failed assert).
+  Args:
+    job: 'plan' (see `parse`), 'tests', 'entry_point' (name or None), 'fraction'
+      (continue after a failed assert).
   """
   plan, go_on = job['plan'], job['fraction']
-  # Test inputs may be random: the same for every program, unknown to it.
+  # Random test inputs are the same for every program, and unknown to it.
   random.seed(zlib.crc32('\0'.join(job['tests']).encode()))
   space = {'__name__': 'tests', '__builtins__': builtins, **plan.ours}
   space |= {REPORT: tally.report, FAIL: tally.fail, TYPE: kinds.type_of}
@@ -240,7 +246,7 @@ def _settle(tally: Tally, link):
 
 
 def _fetch(link: peer.Peer, plan: Plan, space: dict):
-  """The program's names; what it lacks, the tests say when they get there."""
+  """Fetches the program's names. Tests that use a missing name fail later."""
   caught = []
   for name in plan.theirs:
     with contextlib.suppress(NameError):
@@ -255,8 +261,10 @@ def _fetch(link: peer.Peer, plan: Plan, space: dict):
 
 @contextlib.contextmanager
 def _watched(link: peer.Peer):
-  """A question while the tests have input or output replaced: so it is for the
-  program, too. What crosses is text, and the tests' own functions."""
+  """Applies the tests' replacement of input, output and functions to a request.
+
+  Only text and functions of the tests are sent to the program.
+  """
   given = sys.stdin if sys.stdin is not STDIN else None
   output = sys.stdout if sys.stdout is not STDOUT else None
   patched = {n: f for n, f in PATCHED.items() if getattr(builtins, n) is not f}
@@ -279,7 +287,10 @@ def _watched(link: peer.Peer):
 
 
 def _step(code, space: dict, tally: Tally, go_on: bool) -> bool:
-  """One source; without `go_on` none after one that failed."""
+  """Runs one source, unless an earlier one failed and `go_on` is false.
+
+  Returns whether it ran without an exception.
+  """
   if tally.problem is not None and not go_on:
     return False
   try:
@@ -287,7 +298,7 @@ def _step(code, space: dict, tally: Tally, go_on: bool) -> bool:
   except (claims.Undecided, peer.NotPlain) as e:
     tally.undecided = f'the tests cannot be judged: {e}'
     return False
-  # A test fails with whatever the program or what it returned leads to.
+  # The program and its values may raise any exception: the test fails.
   except Exception as e:
     tally.note(e)
     return False

@@ -1,25 +1,25 @@
-"""Answers of a program about its own objects, and the check of these answers.
+"""Checks a program's claims about equality, order and truth of its objects.
 
-A program decides whether two of its objects are equal, in which order they
-are, and whether one is true. Each answer that a test reads is a claim.
-`settle` accepts a claim only if the program also gives the opposite answer:
+Only the program can compute whether two of its objects are equal, in which
+order they are, and whether an object is true. Each result that a test reads is
+a claim. `settle` accepts a claim only if the program also returns the opposite:
 for another object of the same class in the tests, or for a copy with other
-values. An object that equals everything, is ordered with nothing (as NaN) or
-is true whatever it holds is therefore `Undecided`.
+values. So an object that equals everything, has no order (as NaN) or is true
+for all values is `Undecided`.
 """
 
 import secrets
 
-MAX_KEPT = 64  # objects of the tests that one object is compared with
-COPIES = 3  # with other values, beside one with empty values
+MAX_KEPT = 64  # most objects that one object is compared with
+COPIES = 3  # copies with other values, besides one with empty values
 
 
 class Undecided(BaseException):
-  """Only the program could say whether the test holds."""
+  """The result of a test depends only on claims of the program."""
 
 
 def equal(a, b) -> bool:
-  """Returns whether the program says that a and b are equal."""
+  """Returns the program's claim that a and b are equal."""
   same = _consistent(a, b) and _consistent(b, a)
   if same:
     a._peer.claims.append(('same', True, a, b))
@@ -27,14 +27,14 @@ def equal(a, b) -> bool:
 
 
 def ordered(operation: str, a, b) -> bool:
-  """Returns the program's answer to `a < b` and the like, asked twice."""
+  """Returns the program's claim about the order of a and b, computed twice."""
   found = a._ask(operation, b) is True
   if found is not (a._ask(operation, b) is True):
     raise AssertionError('the order of two objects changes')
   if not found:
     a._peer.claims.append((operation, False, a, b))
   elif a._peer.ask(f'{operation}!', b, a) is True:
-    # Equal, for <= and >=: then the program has to tell others apart.
+    # For <= and >= they are equal, which the program has to prove as well.
     if operation in ('lt', 'gt'):
       raise AssertionError('two objects are each less than the other')
     a._peer.claims.append(('same', True, a, b))
@@ -42,7 +42,7 @@ def ordered(operation: str, a, b) -> bool:
 
 
 def true(a) -> bool:
-  """Returns the program's answer to `bool(a)`, asked twice."""
+  """Returns the program's claim about `bool(a)`, computed twice."""
   found = a._ask('bool') is True
   if found is not (a._ask('bool') is True):
     raise AssertionError('the truth of an object changes')
@@ -55,7 +55,7 @@ def true(a) -> bool:
 
 
 def settle(link):
-  """Raises Undecided for a claim whose opposite the program never gives."""
+  """Raises Undecided for a claim whose opposite the program never returns."""
   moving = set()  # (operation, object) with an answer of True
   for operation, answer, a, b in link.claims:
     if operation == 'bool':
@@ -77,11 +77,10 @@ def settle(link):
 
 
 def _consistent(a, b) -> bool:
-  """Returns whether a says twice that it equals b, and never changes its mind.
+  """Returns whether `a == b` has the same result in repeated requests.
 
-  The questions come in random order among the same questions about copies of b
-  with other values: an `__eq__` that answers by what it was asked before cannot
-  know which of them counts.
+  The requests are in random order among requests about copies of b with other
+  values. So an `__eq__` with state cannot detect the request that counts.
   """
   asked = 2 * [b, *_copies(b)]
   secrets.SystemRandom().shuffle(asked)
@@ -105,7 +104,7 @@ def _tells(a, b) -> bool:
 
 
 def _differs(a, b) -> bool:
-  """Returns whether the program tells two objects apart, asked both ways."""
+  """Returns whether two objects differ, in both directions."""
   return not (_answer(a, 'same', b) is True or _answer(b, 'same', a) is True)
 
 
@@ -123,7 +122,7 @@ def _truth_varies(a, answer: bool) -> bool:
 
 
 def _answer(a, operation: str, *args):
-  """Returns what the program answers, None for an exception of it."""
+  """Returns the program's result, or None if it raises an exception."""
   try:
     return a._ask(operation, *args)
   except Exception:

@@ -1,11 +1,11 @@
-"""The caller's side: one zygote per process, and a judge for each job.
+"""Runs jobs in the sandbox: one zygote per process, one judge per job.
 
 ```
 outcome = run({'program': ..., 'tests': [...], ...}, timeout_s=3.0, ...)
 ```
-Any thread may call; nothing here uses a signal. A judge keeps its own time;
-should it not answer for far longer than that, the zygote is killed, and with
-it all that it started.
+Any thread may call `run`; no signals are used. A judge enforces its own time
+limit. If it does not reply for much longer, the zygote and all its processes
+are killed.
 """
 
 import contextlib
@@ -23,18 +23,18 @@ import threading
 from jaxrl_reason.verifiers.code.sandbox import folders, judge_process, zygote
 from jaxrl_reason.verifiers.pool import wire
 
-# Not `-m`: the module would then exist twice. -P: no folder of ours in front.
+# With `-m` the module would exist twice. -P adds no folder to the path.
 START = f'from {zygote.__name__} import main; main({{}})'
 FLAGS = ('-S', '-P', '-B')
-# Of this package. An editable install may be known to a finder alone, which -S
-# leaves out, and be on no path.
+# Folder of this package. An editable install may be on no path: only a finder
+# locates it, which -S disables.
 ROOT = __file__.removesuffix(f'{__name__.replace(".", os.sep)}.py')
 LAYERS = ('own_uid', 'namespaces', 'landlock', 'seccomp')
 LIBRARIES = ('/lib', '/lib64', '/usr/lib', '/usr/lib64')
 SYSTEM = (*LIBRARIES, '/etc/ld.so.cache', '/etc/alternatives')
 ZONES = ('/usr/share/zoneinfo', '/etc/localtime')
-# All that a program sees of the environment: a seed, so that the order of a
-# set of strings, and with it a verdict, does not change from run to run.
+# The environment of a program. The seed fixes the order of sets of strings, and
+# so the verdict.
 ENVIRONMENT = {
   'LANG': 'C.UTF-8',
   'PYTHONHASHSEED': '0',
@@ -43,21 +43,21 @@ ENVIRONMENT = {
   'MKL_NUM_THREADS': '1',
 }
 START_S = 20.0
-GRACE_S = 10.0  # for a judge, beyond all the time it may take
+GRACE_S = 10.0  # wait for a judge after its own limits
 
 
 class SandboxError(RuntimeError):
-  """Our own machinery failed; the program is not to blame."""
+  """The sandbox failed, independently of the program."""
 
 
 class Sandbox:
-  """A zygote and the socket to it. `layers`: what to use where it works."""
+  """A zygote and the socket to it. `layers`: layers to use if they work."""
 
   def __init__(self, layers: tuple[str, ...] = LAYERS):
     self._lock = threading.Lock()
     self._control, theirs = socket.socketpair()
-    # Of the zygote: its new root is built on it, or the programs' folders are
-    # made in it, which their own users have to get to.
+    # The zygote builds its new root on this folder, or creates the programs'
+    # folders in it. The users of the programs must be able to enter it.
     self._folder = tempfile.mkdtemp(prefix='sandbox_')
     os.chmod(self._folder, 0o711)
     paths = [os.path.abspath(p or '.') for p in sys.path]
@@ -67,7 +67,7 @@ class Sandbox:
       pass_fds=[theirs.fileno()],
       stdin=subprocess.DEVNULL,
       stdout=subprocess.DEVNULL,
-      start_new_session=True,  # Ctrl-C is for the caller alone
+      start_new_session=True,  # only the caller receives Ctrl-C
       cwd='/',
     )
     theirs.close()
@@ -76,7 +76,7 @@ class Sandbox:
       os.rmdir(self._folder)
 
   def _greet(self, settings: dict) -> dict:
-    """Reads the zygote's message about the layers it got."""
+    """Reads the zygote's message about its layers."""
     self._control.settimeout(START_S)
     try:
       self._control.sendall(wire.frame(json.dumps(settings).encode()))
@@ -92,9 +92,7 @@ class Sandbox:
     return json.loads(answer)
 
   def run(self, job: dict) -> dict:
-    """Returns the judge's answer: status, score, detail, overran. See
-    `judge`.
-    """
+    """Runs a job. Returns the judge's status, score, detail and overran."""
     nonce = secrets.token_hex(16)
     ours, theirs = socket.socketpair()
     limit = job['timeout_s']
@@ -107,7 +105,7 @@ class Sandbox:
         ours.sendall(wire.frame(payload))
         return _answer(ours, nonce, limit)
       except TimeoutError:
-        self.close()  # the next job starts a fresh one
+        self.close()  # the next job starts a new zygote
         raise SandboxError('the judge does not answer') from None
       except OSError as e:
         raise SandboxError(f'the judge was lost: {e}') from e
@@ -129,7 +127,7 @@ class Sandbox:
     return self._process.poll() is None
 
   def close(self):
-    """Ends the zygote, and with it everything it started."""
+    """Ends the zygote and all its processes."""
     with self._lock:
       self._control.close()
       try:
@@ -141,7 +139,9 @@ class Sandbox:
 
 
 def _settings(paths: list[str], layers: tuple[str, ...], root: str) -> dict:
-  """Libraries only: a program has no business in the caller's own folders."""
+  """Returns the zygote's settings. Programs can read only libraries, not other
+  folders of the caller.
+  """
   names = ('stdlib', 'platstdlib', 'purelib', 'platlib')
   python = [sysconfig.get_path(name) for name in names]
   python += [os.path.join(sys.base_prefix, 'lib')]
@@ -156,7 +156,7 @@ def _settings(paths: list[str], layers: tuple[str, ...], root: str) -> dict:
 
 
 def _answer(sock: socket.socket, nonce: str, limit: float) -> dict:
-  """The verdict that carries the nonce, or how the judge ended without."""
+  """Returns the verdict with the nonce, or the reason why the judge ended."""
   for frame in wire.Reader(sock):
     answer = json.loads(frame)
     if answer.get('status') == 'error':
@@ -169,7 +169,9 @@ def _answer(sock: socket.socket, nonce: str, limit: float) -> dict:
 
 
 def _lost(code: int, limit: float) -> dict:
-  """A judge that the kernel stopped on what the program had returned."""
+  """Returns the result for a judge that the kernel stopped, because of the
+  values of the program.
+  """
   out_of_time = (-signal.SIGXCPU, -signal.SIGALRM)
   if code not in out_of_time:
     raise SandboxError(f'the judge ended with {code}')
@@ -178,17 +180,17 @@ def _lost(code: int, limit: float) -> dict:
 
 
 _lock = threading.Lock()
-_shared: dict[int, Sandbox] = {}  # process id -> its own; a fork starts anew
+_shared: dict[int, Sandbox] = {}  # process id -> sandbox, because of forks
 
 
 def processes() -> set[int]:
-  """Returns the ids of this process's children that are its sandbox."""
+  """Returns the process ids of this process's sandbox."""
   sandbox = _shared.get(os.getpid())
   return set() if sandbox is None else {sandbox.pid}
 
 
 def shared() -> Sandbox:
-  """Returns this process's sandbox; a new one when the last one ended."""
+  """Returns this process's sandbox. Starts a new one if the last one ended."""
   with _lock:
     pid = os.getpid()
     sandbox = _shared.get(pid)

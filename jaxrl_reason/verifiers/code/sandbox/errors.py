@@ -1,16 +1,16 @@
-"""Exceptions between judge and program: a built-in type's name and a text."""
+"""Encodes exceptions between judge and program: a built-in type and a text."""
 
 import builtins
 
 
 class RemoteError(Exception):
-  """An exception of the other side that is no built-in one."""
+  """An exception of the other side whose type is not built-in."""
 
 
 def text_of(error: BaseException) -> str:
   try:
     return str(error)[:500]
-  # So may its __str__.
+  # A program's __str__ may raise any exception.
   except Exception:
     return ''
 
@@ -23,11 +23,11 @@ def builtin_name(error: BaseException) -> str:
 
 
 def make_exception(name, text='') -> Exception:
-  """Makes the built-in exception of that name; RemoteError for any other."""
+  """Returns the built-in exception of a name, or a RemoteError."""
   kind = getattr(builtins, name, None) if isinstance(name, str) else None
   if isinstance(kind, type) and issubclass(kind, Exception):
     try:
       return kind(text)
-    except TypeError:  # UnicodeDecodeError wants five arguments
+    except TypeError:  # UnicodeDecodeError needs five arguments
       pass
   return RemoteError(f'{name}: {text}')

@@ -1,9 +1,8 @@
-"""Removing a folder that a hostile program filled.
+"""Removes folders that a hostile program filled.
 
-`shutil.rmtree` recurses once a level, and a path may be longer than the kernel
-takes: 10,000 nested folders end it with a RecursionError. Here every folder is
-emptied from one place: what lies in it is moved up to the top, until there is
-nothing to move.
+`shutil.rmtree` recurses at every level, so 10,000 nested folders raise a
+RecursionError, and their path is too long for the kernel. Here the contents of
+nested folders are moved to the top folder until all are empty.
 """
 
 import itertools
@@ -15,31 +14,31 @@ FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove(folder: str):
-  """Removes a folder and all below it, as far as the system lets us.
+  """Removes a folder and its contents, except files that cannot be removed.
 
-  Nobody else may be writing there. What cannot be removed stays.
+  No other process may write there at the same time.
   """
   try:
     top = os.open(folder, FLAGS)
   except OSError:
-    return  # gone already
+    return  # already removed
   try:
     os.fchmod(top, 0o700)
     _empty(top)
     os.rmdir(folder)
   except OSError:
-    return  # immutable, or not ours
+    return  # immutable, or of another user
   finally:
     os.close(top)
 
 
 def _empty(top: int):
-  """Removes what is in the folder `top`, a descriptor."""
-  # Names that nothing there can have.
+  """Removes the contents of the folder with the descriptor `top`."""
+  # Random names, which do not exist there.
   names = map(f'{secrets.token_hex(8)}_{{}}'.format, itertools.count())
   while folders := [n for n in os.listdir(top) if not _unlinked(n, top)]:
     for name in folders:
-      # Else it could be neither listed nor moved.
+      # Without these rights it can be neither listed nor moved.
       os.chmod(name, 0o700, dir_fd=top)
       inner = os.open(name, FLAGS, dir_fd=top)
       try:
@@ -53,7 +52,7 @@ def _empty(top: int):
 
 
 def _unlinked(name: str, folder: int) -> bool:
-  """Removes a file; False for a folder, which is left."""
+  """Removes a file. Returns False for a folder, which is not removed."""
   found = os.stat(name, dir_fd=folder, follow_symlinks=False)
   if stat.S_ISDIR(found.st_mode):
     return False

@@ -1,11 +1,11 @@
-"""The judge of one program: a process between the caller and the program.
+"""Runs the judge of one program, a process between caller and program.
 
   caller --job--> judge --program, calls--> program process
   caller <--verdict-- judge                 (forked before the job arrives)
 
-It runs the tests or compares the output, keeps the time, kills the program
-process and all that it started, and only then writes the verdict, with the
-caller's nonce, into a socket that the program process does not have.
+The judge runs the tests or compares the output, enforces the time limit, and
+kills the program process and all its children. Then it writes the verdict, with
+the caller's nonce, to a socket that the program process does not have.
 """
 
 import json
@@ -19,23 +19,22 @@ from jaxrl_reason.verifiers.code import output
 from jaxrl_reason.verifiers.code.sandbox import asserts, linux, peer, program
 from jaxrl_reason.verifiers.pool import procfs, wire
 
-MAX_ANSWER = 32 << 20  # bytes of one answer of the program
-MAX_PRINTED = 16 << 20  # bytes on its standard output
-TICK = 0.25  # of the limit, between two looks once it is reached
-SWEEP_S = 5.0  # to end what a program left behind, before we give up
-# As for the pool's workers: one that waits for a core gets up to so many.
+MAX_ANSWER = 32 << 20  # bytes of one reply of the program
+MAX_PRINTED = 16 << 20  # bytes of standard output
+TICK = 0.25  # time between checks after the limit, as a share of the limit
+SWEEP_S = 5.0  # limit for ending the program's processes
+# A program that waits for a core has up to this many limits, as pool workers
+# do.
 STARVED = 4
-ENOUGH = 0.9  # of the limit in CPU time: it had what it was promised
+ENOUGH = 0.9  # share of the limit in CPU time that counts as the full limit
 
 
 class Failed(Exception):
-  """Our own machinery: the program is not to blame."""
+  """The sandbox failed, independently of the program."""
 
 
 def main(caller: socket.socket, cell):
-  """Writes a frame of JSON (nonce, score, status, detail, ...); never
-  returns.
-  """
+  """Writes a frame of JSON (nonce, score, status, detail, ...) and exits."""
   try:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
@@ -52,7 +51,8 @@ def _judge(caller: socket.socket, cell) -> dict:
     linux.adopt_orphans()
   child = _Child(cell)
   if cell.uid is not None:
-    # Its own uid, so that the program cannot touch it; it can kill a program.
+    # With its own uid, the program cannot affect the judge. CAP_KILL lets the
+    # judge kill the program.
     linux.become(cell.uid + 1, keep=1 << linux.CAP_KILL)
   if linux.AVAILABLE:
     linux.undumpable()
@@ -90,10 +90,10 @@ def _judge(caller: socket.socket, cell) -> dict:
 
 
 def _limit_self(limit: float, memory_mb: int, cell):
-  """Test code can be led astray by what the program returns."""
-  spare_mb = 4 * (MAX_ANSWER >> 20)  # to read an answer and to compare it
-  # First the signal that tells the caller why; the timer should be earlier,
-  # but does not interrupt one long instruction.
+  """Limits the judge itself, since values of the program can exhaust tests."""
+  spare_mb = 4 * (MAX_ANSWER >> 20)  # to read and compare a reply
+  # The soft limit sends a signal that identifies the cause. The timer is
+  # usually earlier, but does not interrupt a long instruction.
   cell.limit('RLIMIT_CPU', math.ceil(limit) + 1, slack=2)
   cell.limit('RLIMIT_AS', cell.base_bytes + (memory_mb + spare_mb << 20))
 
@@ -108,8 +108,8 @@ def _parse(job: dict) -> asserts.Plan:
 class _Clock:
   """Raises `peer.Overrun` at the limit, or later on a busy machine.
 
-  Later while the program, or the test that it does not keep waiting, would
-  run if it got a core: until they had their time, or four limits are over.
+  While the program or the test waits for a core, the limit is extended until
+  they have had their CPU time, up to four limits.
   """
 
   def __init__(self, limit: float, child):
@@ -119,14 +119,14 @@ class _Clock:
     signal.signal(signal.SIGALRM, self._tick)
     signal.signal(signal.SIGTERM, self._stop)
     self.end = time.monotonic() + STARVED * self.limit
-    # It goes on: one Overrun may hit a handler of the tests.
+    # The timer repeats, because a handler of the tests may catch an Overrun.
     signal.setitimer(signal.ITIMER_REAL, self.limit, TICK * self.limit)
 
   def stop(self):
     signal.setitimer(signal.ITIMER_REAL, 0)
 
   def _stop(self, *args):
-    """The zygote goes: there is a program to end first."""
+    """Ends the program when the zygote ends."""
     raise peer.Overrun
 
   def _tick(self, *args):
@@ -138,7 +138,7 @@ class _Clock:
 
 
 class _Child:
-  """The program process, forked before this one knows anything."""
+  """The program process, forked before the judge reads the job."""
 
   def __init__(self, cell):
     self.link, theirs = socket.socketpair()
@@ -148,9 +148,9 @@ class _Child:
     )
     self.output, output_end = os.pipe()
     self.cell, self.folder = cell, cell.enter()
-    self.status = None  # its exit code, or minus its signal
+    self.status = None  # exit code, or -signal
     self.printed = bytearray()
-    self.ended = None  # why a program whose output is shown did, if not well
+    self.ended = None  # reason why a program with captured output failed
     self.pid = os.fork()
     if self.pid == 0:
       program.main(theirs, output_end, cell)
@@ -158,11 +158,11 @@ class _Child:
     os.close(output_end)
 
   def prepare(self, job: dict):
-    """Shuts it in and hands it the program, and nothing else."""
+    """Confines the process and sends it the program."""
     setup = {
       'stdin': job['stdin'],
       'memory_mb': job['memory_mb'],
-      # Kernel's own limit, should all else fail; the clock comes first.
+      # The kernel's limit is a fallback: the clock is earlier.
       'cpu_s': math.ceil(job['timeout_s']) + 1,
       'folder': self.folder,
     }
@@ -177,14 +177,16 @@ class _Child:
     return procfs.usage(self.pid, proc=self.cell.proc)
 
   def shown(self, most: int) -> dict[str, str | None]:
-    """Returns the output for a caller who asked for so many bytes of it."""
+    """Returns at most `most` bytes of output."""
     if not most:
       return {}
     text = bytes(self.printed[:most]).decode('utf-8', 'replace')
     return {'printed': text, 'ended': self.ended}
 
   def wait(self):
-    """Until it ends: it holds the link. What it writes there means nothing."""
+    """Waits until the process ends and closes the link. Ignores its
+    messages.
+    """
     try:
       while self.link.recv(1 << 16):
         continue
@@ -192,10 +194,10 @@ class _Child:
       return
 
   def kill(self):
-    """Ends it and all it started, whatever they did to be forgotten.
+    """Kills the process and all its descendants, also detached ones.
 
-    In a namespace of processes the kernel does that. Elsewhere orphans become
-    children of this process, a subreaper, which ends them one by one.
+    In a process namespace, the kernel kills them. Otherwise orphans become
+    children of this process, a subreaper, which kills them one by one.
     """
     if self.status is not None:
       return
@@ -203,7 +205,7 @@ class _Child:
       try:
         os.kill(pid, signal.SIGKILL)
       except (ProcessLookupError, PermissionError):
-        continue  # no such group yet; on macOS also for a zombie
+        continue  # no such group yet; on macOS also a zombie
     self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
     end = time.monotonic() + SWEEP_S
     while time.monotonic() < end:
@@ -226,7 +228,7 @@ def _by_asserts(child: _Child, job: dict, tally: asserts.Tally):
 
 
 def _by_output(child: _Child, job: dict, tally: asserts.Tally):
-  """Reads all it prints; it must end by itself, without a crash."""
+  """Compares the output of a script, which must exit with status 0."""
   tally.statements = 1
   printed = child.printed
   while data := os.read(child.output, 1 << 16):

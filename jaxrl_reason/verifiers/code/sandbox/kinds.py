@@ -1,20 +1,20 @@
-"""Classes and exceptions of the program, as the tests use them.
+"""Makes classes and exceptions of the program usable in tests.
 
-`isinstance`, `issubclass` and `type` of tests work on objects of either side.
-An exception of the program is raised in the tests as one of `raised`.
+`isinstance`, `issubclass` and `type` of tests accept objects of both sides. An
+exception of the program is raised in the tests as a class of `raised`.
 """
 
 from jaxrl_reason.verifiers.code.sandbox import objects, peer
 
 
 class _Kind(type):
-  """The type of a `raised` class: called, it makes one of the program's."""
+  """The type of a `raised` class. A call makes an exception of the program."""
 
   def __call__(cls, *args, **kwargs):
     return cls.of(cls.theirs(*args, **kwargs))
 
   def of(cls, remote):
-    """An exception of the tests that stands for one of the program."""
+    """Returns the tests' exception for an exception of the program."""
     found = cls.__new__(cls, str(remote))
     object.__setattr__(found, 'remote', remote)
     return found
@@ -26,7 +26,7 @@ class _Kind(type):
 
 
 class _Raised:
-  """The base of the exceptions that stand for the program's."""
+  """The base class of the tests' exceptions for those of the program."""
 
   def __getattr__(self, name):
     if name.startswith('__') or name == 'remote':
@@ -38,15 +38,15 @@ class _Raised:
 
 
 def raised(name: str, theirs: objects.Object) -> type:
-  """Makes a class that tests can catch, for an exception class of the
-  program's.
+  """Returns a class that tests can catch, for an exception class of the
+  program.
   """
   return _Kind(name, (_Raised, Exception), {'theirs': theirs})
 
 
 def exception(error: Exception, remote, kinds: list[type]) -> Exception:
-  """Returns `error` as an instance of those of `kinds` that the program's one
-  is.
+  """Returns `error` as an instance of the classes in `kinds` that apply
+  to it.
   """
   own = tuple(k for k in kinds if remote._ask('isinstance', k.theirs) is True)
   if not own:
@@ -57,9 +57,7 @@ def exception(error: Exception, remote, kinds: list[type]) -> Exception:
 
 
 def is_instance(x, kinds) -> bool:
-  """Does what the built-in function does, for objects and classes of either
-  side.
-  """
+  """Implements isinstance for objects and classes of both sides."""
   return any(_is_one(x, kind) for kind in _flat(kinds))
 
 
@@ -76,7 +74,7 @@ def _is_one(x, kind) -> bool:
 
 
 def is_subclass(x, kinds) -> bool:
-  """Does what the built-in function does, for classes of either side."""
+  """Implements issubclass for classes of both sides."""
   x = x.theirs if type(x) is _Kind else x
   for kind in _flat(kinds):
     kind = kind.theirs if type(kind) is _Kind else kind
@@ -92,7 +90,7 @@ def is_subclass(x, kinds) -> bool:
 
 
 def type_of(x, *rest):
-  """Does what the built-in function does: of an object, the program's class."""
+  """Implements type. The type of a program's object is the program's class."""
   if rest or not isinstance(x, objects.Object):
     return type(x, *rest)
   return x._ask('type')

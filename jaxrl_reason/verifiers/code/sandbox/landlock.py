@@ -1,8 +1,8 @@
-"""Files without mount namespaces: Landlock, from Linux 5.13 on.
+"""Restricts access to files by Landlock (Linux 5.13 and later).
 
-Any process may give up access to files for good: here all but reading the
-libraries and using one folder. It also keeps the process from looking into
-others that are not as restricted (`/proc/PID/mem`). See landlock(7).
+Any process can permanently restrict its access to files, here to reading the
+libraries and using one folder. Landlock also prevents access to processes with
+fewer restrictions (`/proc/PID/mem`). See landlock(7).
 """
 
 import ctypes
@@ -14,7 +14,7 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 ASK_VERSION = 1
 PATH_BENEATH = 1
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
-VERSION_1 = (1 << 13) - 1  # every right that version 1 knows
+VERSION_1 = (1 << 13) - 1  # all rights of version 1
 REFER, TRUNCATE, IOCTL = 1 << 13, 1 << 14, 1 << 15  # versions 2, 3, 5
 READ = EXECUTE | READ_FILE | READ_DIR
 
@@ -25,7 +25,7 @@ class _Rule(ctypes.Structure):
 
 
 def version() -> int:
-  """Returns the version of the system's landlock, 0 where there is none."""
+  """Returns the version of the system's Landlock, 0 without Landlock."""
   if not linux.AVAILABLE:
     return 0
   try:
@@ -35,9 +35,7 @@ def version() -> int:
 
 
 def restrict(read: list[str], write: list[str]):
-  """Restricts this process to these files and folders; needs
-  no_new_privileges.
-  """
+  """Restricts this process to files and folders. Needs no_new_privileges."""
   found = version()
   rights = (
     VERSION_1 | (REFER if found > 1 else 0) | (TRUNCATE if found > 2 else 0)

@@ -1,8 +1,8 @@
-"""Linux's means to confine a process, through ctypes; none elsewhere.
+"""Confines a process by system calls of Linux, through ctypes.
 
-Namespaces (own network, mounts, processes), a private root of read-only bind
-mounts, capabilities, process attributes. Every function raises OSError where
-the kernel, or the container around us, does not allow it. See namespaces(7),
+There are namespaces (network, mounts, processes), a private root of read-only
+bind mounts, capabilities and process attributes. Every function raises OSError
+if the kernel or a surrounding container does not allow it. See namespaces(7),
 pivot_root(2), mount_setattr(2), capabilities(7), prctl(2).
 """
 
@@ -15,9 +15,9 @@ import sys
 
 AVAILABLE = sys.platform.startswith('linux')
 MACHINE = platform.machine()
-# Numbers of system calls that libc has no function for.
+# Numbers of system calls without a function in libc.
 PIVOT_ROOT = {'x86_64': 155, 'aarch64': 41}.get(MACHINE, -1)
-MOUNT_SETATTR = 442  # the same on every architecture, as all from 424 on
+MOUNT_SETATTR = 442  # numbers from 424 on are the same on all architectures
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
@@ -44,7 +44,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if AVAILABLE else None
 
 
 def call(name: str, *args) -> int:
-  """Calls a libc function that returns -1 and sets errno when it fails."""
+  """Calls a libc function that returns -1 and sets errno if it fails."""
   result = getattr(_libc, name)(*[_argument(a) for a in args])
   if result < 0:
     code = ctypes.get_errno()
@@ -63,17 +63,17 @@ def _argument(value):
 
 
 def die_with_parent():
-  """Asks for SIGKILL when the parent ends. A change of the uid forgets it."""
+  """Requests SIGKILL at the parent's end. A change of the uid cancels it."""
   call('prctl', PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def adopt_orphans():
-  """Adopts children of children when their parent ends."""
+  """Makes this process the parent of orphaned descendants."""
   call('prctl', PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def undumpable():
-  """Forbids cores and ptrace; /proc/PID then belongs to root."""
+  """Disables core dumps and ptrace. /proc/PID then belongs to root."""
   call('prctl', PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
@@ -86,11 +86,9 @@ class _CapHeader(ctypes.Structure):
 
 
 def set_capabilities(keep: int = 0):
-  """Keeps those capabilities of the bit mask `keep` that we have, and no
-  others.
-  """
+  """Removes all capabilities of this process that are not in the bit mask."""
   header = _CapHeader(CAP_VERSION_3, 0)
-  # Twice (effective, permitted, inheritable): low words, then high ones.
+  # (effective, permitted, inheritable): first low words, then high words.
   data = (ctypes.c_uint32 * 6)()
   call('capget', ctypes.byref(header), ctypes.byref(data))
   low, high = data[1] & keep, data[4] & keep >> 32
@@ -99,9 +97,7 @@ def set_capabilities(keep: int = 0):
 
 
 def become(uid: int, *, keep: int = 0):
-  """Changes root to `uid`, with no group and only the capabilities of
-  `keep`.
-  """
+  """Changes root to `uid`, without groups and with the capabilities `keep`."""
   call('prctl', PR_SET_KEEPCAPS, 1, 0, 0, 0)
   os.setgroups([])
   os.setresgid(uid, uid, uid)
@@ -110,10 +106,9 @@ def become(uid: int, *, keep: int = 0):
 
 
 def spare_uids() -> tuple[int, int] | None:
-  """Returns (first, number) of high uids that nobody uses; None if root has no
-  spare.
+  """Returns (first, number) of unused high uids, or None.
 
-  In a container the uids that exist are those of /proc/self/uid_map.
+  In a container, /proc/self/uid_map has the available uids.
   """
   with open('/proc/self/uid_map') as f:
     rows = [[int(x) for x in line.split()] for line in f]
@@ -129,10 +124,10 @@ def unshare(flags: int):
 
 
 def enter_namespaces(*, own_user: bool):
-  """Enters own mounts, network (nothing there, not even lo), IPC and host name.
+  """Enters new namespaces of mounts, network (without lo), IPC and host name.
 
-  `own_user` first makes a user namespace, in which an ordinary user may do
-  all this; it maps that user alone, to the same number.
+  `own_user` first creates a user namespace, in which an ordinary user has the
+  necessary rights. It maps only this user, to the same number.
   """
   flags = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
   if not own_user:
@@ -155,8 +150,8 @@ def mount(source, target: str, kind, flags: int, data: str | None = None):
 
 
 def mount_box(path: str, uid: int, megabytes: int):
-  """Mounts an empty folder of limited size and number of files, gone with
-  us.
+  """Mounts an empty folder with limited size and number of files, until this
+  process ends.
   """
   options = f'size={megabytes}m,nr_inodes=1024,mode=700,uid={uid},gid={uid}'
   mount('box', path, 'tmpfs', MS_NOSUID | MS_NODEV, options)
@@ -169,17 +164,19 @@ class _MountAttributes(ctypes.Structure):
 
 
 def _restrict_mount(path: str, attributes: int, flags: int = AT_RECURSIVE):
-  """Also every mount below, which a bind mount's own remount leaves alone."""
+  """Sets attributes of a mount and all mounts below it. The remount of a bind
+  mount would not change those below.
+  """
   wanted = _MountAttributes(set=attributes)
   size = ctypes.sizeof(wanted)
   syscall(MOUNT_SETATTR, AT_FDCWD, path, flags, ctypes.byref(wanted), size)
 
 
 def private_root(at: str, shared: list[str], folder: str):
-  """Replaces / by an empty one that shows `shared` read-only and `folder`.
+  """Replaces / by an empty root with `shared` (read-only) and `folder`.
 
-  `at` is an empty directory to build it on. Paths keep their names, so what
-  Python has yet to import is found where it was.
+  The new root is built on the empty directory `at`. Paths keep their names, so
+  that later imports of Python work.
   """
   mount(None, '/', None, MS_REC | MS_PRIVATE)
   mount('root', at, 'tmpfs', MS_NOSUID | MS_NODEV, 'size=1m,mode=755')
@@ -194,7 +191,7 @@ def private_root(at: str, shared: list[str], folder: str):
     _restrict_mount(target, ATTR_RDONLY | ATTR_NOSUID)
   os.mkdir(at + folder)
   os.chdir(at)
-  # The old root on top of the new one, then away: pivot_root(2), NOTES.
+  # Stack the old root on the new one, then unmount it: pivot_root(2), NOTES.
   syscall(PIVOT_ROOT, '.', '.')
   call('umount2', '.', MNT_DETACH)
   os.chdir('/')

@@ -1,7 +1,8 @@
-"""Order of values in tests: a NaN fails the test that orders it.
+"""Makes tests fail that compare the order of a NaN.
 
-Every comparison with NaN is false, so `not abs(x - 3.5) > 1e-6` holds for it,
-and `max(0.0, nan)` is 0.0. A function that returns NaN would pass such tests.
+Every comparison with NaN is false, so `not abs(x - 3.5) > 1e-6` is true for
+NaN, and `max(0.0, nan)` is 0.0. A function that returns NaN would pass such
+tests.
 """
 
 import builtins
@@ -10,7 +11,7 @@ import functools
 
 
 def orderable(x):
-  """Returns x; AssertionError for a NaN, or an array that holds one."""
+  """Returns x. Raises AssertionError for a NaN or an array with a NaN."""
   if type(x).__module__ == 'numpy' or isinstance(x, (float, decimal.Decimal)):
     differs = x != x
     if differs is True or (differs is not False and differs.any()):
@@ -27,7 +28,7 @@ def _checked(function):
   return run
 
 
-# In the tests, instead of the built-in functions.
+# Replacements of built-in functions in tests.
 FUNCTIONS = {
   name: _checked(getattr(builtins, name)) for name in ('max', 'min', 'sorted')
 }

@@ -1,25 +1,24 @@
-"""Objects of the program's classes, for tests that use them as objects.
+"""Represents objects of the program's classes in tests.
 
-A function under test may answer with an object whose `==` is always true, so a
-plain `peer.Remote` computes and compares nothing. Tests of a class need more:
-operators, order, `in`, `with`, hashes. An `Object` stands for what a test gets
-from a name that it uses as a class (`asserts.Plan.objects`: the test's text
-says so, not the program), and asks the program to do these things.
+A function under test may return an object whose `==` is always true, so a plain
+`peer.Remote` supports no operators and comparisons. Tests of a class need
+operators, order, `in`, `with` and hashes. An `Object` is the result of a name
+that the test uses as a class (`asserts.Plan.objects`, by the test's source).
+The program executes its operations, with these limits, so that it cannot
+compute expected values:
 
-The program must not decide on expected values, though. So
+  - In comparisons with plain data, an object counts as its built-in value (a
+    list, for a subclass of list). If it has none, the test is `Undecided` if
+    the program claims that the two are equal (but not that the object equals
+    any value), and always for an order.
+  - The result of a subtraction from or division by a test's value is not
+    converted to plain data, because tests compare so: `abs(x - 1.5)`.
+  - `x in c` is also requested for other values than x, in random order. It
+    counts if one of them is not in c.
+  - Claims of the program about only its own objects (equality, order, truth)
+    count if it also returns the opposite (`claims`).
 
-  - compared with plain data it counts as the built-in value that it holds (a
-    list, for a subclass of list); without one the test is `Undecided` if the
-    program claims that the two are equal (and not that it equals any value),
-    and always for an order;
-  - what the program computes from a test's own value by subtraction or division
-    does not become plain: expected values are compared so (`abs(x - 1.5)`);
-  - `x in c` is also asked of values beside x, in random order: it counts if
-    one of them is not in c;
-  - what the program says of its objects alone (equality, order, truth) counts
-    if it also gives the opposite answer (`claims`).
-
-`Undecided` makes the verdict an error: right or wrong, nobody could say.
+With `Undecided` the verdict is an error.
 """
 
 import numbers
@@ -37,19 +36,20 @@ UNARY = {
 BINARY = (
   'add sub mul truediv floordiv mod pow matmul lshift rshift and_ or_ xor'
 ).split()
-# The distance to an expected value, or whether there is one.
+# Operations that compute the distance to an expected value.
 TELLING = frozenset(('sub', 'truediv', 'floordiv', 'mod', 'xor'))
 ORDER = ('lt', 'le', 'gt', 'ge')
 SHOWN = frozenset(('__name__', '__qualname__', '__doc__', '__dict__'))
 CONVERSIONS = frozenset((*UNARY, 'round', 'heart'))
-# What the tests check of an object beside its truth.
+# Operations by which tests check an object, besides its truth.
 READ = frozenset(('getattr', 'getitem', 'items', 'len', 'str', 'repr'))
 
 
 class Object(peer.Remote):
-  """An object of a class under test: what it is asked, the program does."""
+  """An object of a class under test. The program executes its operations."""
 
-  __slots__ = ('_near', '_origin')  # near an expected value; which function
+  # _near: computed from an expected value. _origin: function that returned it.
+  __slots__ = ('_near', '_origin')
 
   def __init__(self, link, number: int, truth: bool):
     super().__init__(link, number, truth)
@@ -72,8 +72,8 @@ class Object(peer.Remote):
     return result
 
   def _note(self, operation: str, args: tuple, result):
-    """Notes which functions of the program the tests check by more than truth,
-    and which one made an object.
+    """Records the functions whose results tests check by more than truth, and
+    the function that made an object.
     """
     origin = self._origin_of(operation, args)
     if operation in READ:
@@ -86,7 +86,7 @@ class Object(peer.Remote):
         object.__setattr__(result, '_origin', origin)
 
   def _origin_of(self, operation: str, args: tuple):
-    """Returns which function or attribute of the program has a result."""
+    """Returns the function or attribute of the program that has a result."""
     if operation == 'getattr':
       return args[0]
     if operation == 'call':
@@ -117,7 +117,7 @@ class Object(peer.Remote):
     return self._ask('hash')
 
   def _heart(self) -> tuple:
-    """(value,) of a subclass of a plain type, else ()."""
+    """Returns (value,) for a subclass of a plain type, else ()."""
     found = self._ask('heart')
     return found if type(found) is tuple else ()
 
@@ -134,7 +134,7 @@ class Object(peer.Remote):
     if heart:
       return heart[0] == other
     same = self._ask('same', other) is True
-    # One that is equal to anything is equal to nothing.
+    # An object that equals any value counts as unequal.
     if same and not any(self._ask('same', x) is True for x in _beside(other)):
       raise claims.Undecided(
         'an object of the program is compared with plain data'
@@ -151,7 +151,7 @@ class Object(peer.Remote):
       except TypeError:
         if value is x:
           raise
-        answers[i] = False  # not of its kind
+        answers[i] = False  # another type
     found = all(a for i, a in answers.items() if asked[i] is x)
     if found and all(answers.values()):
       raise claims.Undecided('an object of the program contains everything')
@@ -170,7 +170,7 @@ class Object(peer.Remote):
     return self._leave('aexit', error)
 
   def _leave(self, operation: str, error) -> bool:
-    """Returns whether the program stops the exception; never an assert's."""
+    """Returns whether the program suppresses an exception, except asserts'."""
     args = () if error is None else (type(error).__name__, str(error)[:500])
     stops = self._ask(operation, *args) is True and error is not None
     self._peer.suppressed |= stops
@@ -178,7 +178,7 @@ class Object(peer.Remote):
 
 
 def _beside(x) -> list:
-  """Values of x's kind that are not x."""
+  """Returns values of x's type that differ from x."""
   if isinstance(x, (int, float)) and not isinstance(x, bool):
     steps = secrets.SystemRandom().sample(range(1, 100), DECOYS)
     return [x + (-step if i % 2 else step) for i, step in enumerate(steps)]
@@ -186,7 +186,7 @@ def _beside(x) -> list:
 
 
 def _core(operation: str) -> str:
-  """The operator of a reflected or augmented one."""
+  """Returns the operator of a reflected or augmented operation."""
   return operation if operation in BINARY else operation[1:]
 
 

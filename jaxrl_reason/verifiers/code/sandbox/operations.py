@@ -1,6 +1,7 @@
-"""Operations of the program's side on its objects, at the tests' request.
+"""Executes operations on the program's objects, for requests of the tests.
 
-In the program's process: `Remote` and `objects.Object` are the other end.
+This runs in the program process. `Remote` and `objects.Object` send the
+requests.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import sys
 
 from jaxrl_reason.verifiers.code.sandbox import errors, peer
 
-MAX_PRINTED = 1 << 20  # characters of one call that are handed over
+MAX_PRINTED = 1 << 20  # characters of a call's output that are sent
 BINARY = (
   'add sub mul truediv floordiv mod pow matmul lshift rshift and_ or_ xor'
 ).split()
@@ -31,7 +32,7 @@ def _reflected(run):
 
 
 def _waited_for(f):
-  """`f`, whose result is awaited."""
+  """Returns f with its result awaited."""
 
   def call(*args):
     return _run(f(*args))
@@ -58,8 +59,8 @@ def _kin(a, b) -> bool:
 def _altered(x, number: int) -> list:
   """Returns copies of an object whose plain attributes have other values.
 
-  One more has empty values: it is false where the values decide. Made without
-  the class's own methods; [] if that cannot be.
+  The last copy has empty values, so it is false if its truth depends on them.
+  No methods of the class are called. Returns [] if this is impossible.
   """
   names = [n for k in type(x).__mro__ for n in getattr(k, '__slots__', ())]
   values = dict(getattr(x, '__dict__', {}))
@@ -74,13 +75,13 @@ def _altered(x, number: int) -> list:
       for name, value in values.items():
         object.__setattr__(copy, name, change(value))
     except (TypeError, AttributeError):
-      return []  # of a built-in type, or with a descriptor of its own
+      return []  # a built-in type, or a descriptor of the class
     copies.append(copy)
   return copies
 
 
 def _other(value):
-  """Returns a plain value that differs from `value`; `value` if it is none."""
+  """Returns another plain value; `value` itself if it is not plain."""
   kind, step = type(value), random.randrange(1, 1000)
   if kind is bool:
     return not value
@@ -129,7 +130,7 @@ def _run(coroutine):
 
 
 def _heart(x):
-  """(value,) for an object of a subclass of a plain type, else ()."""
+  """Returns (value,) for an object of a subclass of a plain type, else ()."""
   for base in peer.BASES:
     if isinstance(x, base):
       return (base(x),)
@@ -193,13 +194,13 @@ OPERATIONS = {
 
 
 class Watch:
-  """Input and output of one call, where the tests have taken them over."""
+  """Input and output of one call, if the tests replace them."""
 
   def __init__(self):
     self.old = []
 
   def watch(self, given: str | None, captures: bool, patched: dict):
-    """Takes over standard input, output if `captures`, patched functions."""
+    """Replaces standard input, output if `captures`, and patched functions."""
     self.old.append((sys.stdin, sys.stdout, {}))
     if given is not None:
       sys.stdin = io.StringIO(given)
@@ -210,7 +211,7 @@ class Watch:
       setattr(builtins, name, function)
 
   def seen(self) -> tuple[str, int]:
-    """Returns what was printed, and how many characters were read."""
+    """Returns the printed text and the number of characters read."""
     stdin, stdout, functions = self.old.pop()
     for name, function in functions.items():
       setattr(builtins, name, function)

@@ -1,11 +1,11 @@
-"""Values and calls between the tests and the program, which share no memory.
+"""Exchanges values and calls between the processes of tests and program.
 
 Both sides are a `Peer` on a stream socket. Plain data (numbers, text, lists,
-dicts ...) crosses by value, rebuilt on the other side from exact built-in
-types: no class, method or comparison of the program comes with it. Anything
-else stays where it is and the other side gets a `Remote`, whose calls and
-attributes are requests. While one side waits for an answer it serves requests,
-so a test can pass a function to the program and be called back.
+dicts ...) is sent by value and rebuilt on the other side from exact built-in
+types, without classes, methods or comparisons of the program. For any other
+object, the other side has a `Remote`, whose calls and attributes are requests.
+While a side waits for a reply it serves requests, so a test can pass a function
+to the program.
 
 A message is JSON: ['ask', operation, ...], ['ok', value, changes] or ['error',
 name, text]. A plain value is itself, everything else a list headed by a tag.
@@ -23,10 +23,11 @@ import json
 from jaxrl_reason.verifiers.code.sandbox import array_bytes, errors
 from jaxrl_reason.verifiers.pool import wire
 
-# Larger whole numbers cross in hexadecimal: reading decimals is quadratic.
+# Larger whole numbers are sent in hexadecimal, since parsing decimals is
+# quadratic.
 MAX_INT = 10**18
-MAX_ITEMS = 1_000_000  # taken from an iterator that stays on its side
-# Asked of the program, not of one of its objects.
+MAX_ITEMS = 1_000_000  # most items of a remote iterator
+# Requests to the program, not to one of its objects.
 APART = ('get', 'get!', 'load', 'watch', 'seen')
 CONTAINERS = {
   'list': list,
@@ -34,7 +35,7 @@ CONTAINERS = {
   'set': set,
   'frozenset': frozenset,
 }
-# Rebuilt by calling the type with these attributes, or with the value as
+# Types that are rebuilt by a call with these attributes, or with the value as
 # another type.
 BUILT = {
   complex: ('real', 'imag'),
@@ -62,18 +63,18 @@ def _arguments(x) -> list:
 
 
 class Closed(Exception):
-  """The other side is gone or talks nonsense."""
+  """The other side ended or sent an invalid message."""
 
 
 class Overrun(BaseException):
-  """The time is up. Raised by a timer, wherever the tests happen to be."""
+  """The time limit is over. A timer raises it at any point of the tests."""
 
 
 class Remote:
   """An object of the other side.
 
-  Two of them are equal if the other side says so; with anything of ours it is
-  never equal, does not compute, and contains only what iteration gives.
+  Two remote objects are equal if the other side claims so. A remote object
+  never equals a local value, and has no operators. `in` iterates over it.
   """
 
   __slots__ = ('_peer', '_number', '_truth')
@@ -131,64 +132,66 @@ class Remote:
 
 
 class Awaitable(Remote):
-  """A coroutine of the other side, which runs it when it is awaited."""
+  """A coroutine of the other side, which runs when it is awaited."""
 
   __slots__ = ('_mark',)
 
   def __await__(self):
     return self._ask(f'await{self._mark}')
-    yield  # a generator
+    yield  # makes this a generator
 
   def send(self, value):
     raise StopIteration(self._ask(f'await{self._mark}'))
 
-  def __next__(self):  # what asyncio's tasks call for `send(None)`
+  def __next__(self):  # called by asyncio's tasks instead of `send(None)`
     self.send(None)
 
   def throw(self, *error):
     raise error[0]
 
   def close(self):
-    """Does nothing: asyncio closes what it ran."""
+    """Does nothing. asyncio calls it."""
 
 
 class NotPlain(TypeError):
-  """An object of the tests' own, which no program is given."""
+  """An object of the tests that must not be sent to a program."""
 
 
 class Peer:
-  """One end: `frames` come in, answers go out by `sock`.
+  """One side of a connection. It reads `frames` and writes to `sock`.
 
-  `operations` is what the other side may ask for beside calls of what it was
-  given; `exports` says which objects it may be given at all.
+  Args:
+    operations: operations that the other side may request, besides calls of
+      received objects.
+    exports: returns whether an object may be sent to the other side.
   """
 
   def __init__(self, sock, frames, *, operations: dict, exports):
     self._sock, self._frames = sock, frames
-    self.waiting = True  # for the other side
+    self.waiting = True  # this side waits for the other
     self._operations = operations
     self._exports = exports
-    self._given: list = []  # objects that the other side holds by number
+    self._given: list = []  # objects that were sent to the other side
     self._numbers: dict[int, int] = {}  # id of an object -> its number
-    self._as_object = False  # subclasses of plain types are not taken apart
-    self.stand_in = Remote  # for objects of the other side
-    self.kept: list = []  # those that are of another kind than `Remote`
-    self.claims: list = []  # what the other side says of them (`claims`)
-    self.shown: set = set()  # its functions whose results the tests check
-    self.latest = None, None  # object that it returned, and the function
-    self.suppressed = False  # the other side stopped an exception of ours
+    self._as_object = False  # send subclasses of plain types as objects
+    self.stand_in = Remote  # class for objects of the other side
+    self.kept: list = []  # objects of other classes than `Remote`
+    self.claims: list = []  # claims of the other side about them (`claims`)
+    self.shown: set = set()  # remote functions whose results the tests check
+    self.latest = None, None  # last returned object, and the function
+    self.suppressed = False  # the other side suppressed a local exception
     self.watches = False  # whether calls report changed arguments
     self.changed = False  # a call that returned a value changed its arguments
-    self.used = False  # something beside names was asked
-    self.context = contextlib.nullcontext  # entered for every question
-    self.rich = Remote  # the kind of object that '!' asks for
-    self.caught = None  # makes an exception of one of the other side's own
+    self.used = False  # there was a request other than for names
+    self.context = contextlib.nullcontext  # entered for every request
+    self.rich = Remote  # class of objects for operations with '!'
+    self.caught = None  # converts an exception of the other side
 
   def ask(self, operation: str, *args):
-    """Returns the other side's answer, or its exception.
+    """Sends a request and returns the reply, or raises its exception.
 
-    With a '!' behind the operation, what is answered is a `rich` object, also
-    where its class is one of a plain type.
+    If the operation ends in '!', the result is a `rich` object, also if its
+    class is a subclass of a plain type.
     """
     if operation in APART:
       return self._asked(operation, args)
@@ -225,7 +228,7 @@ class Peer:
     return self.caught(found, remote)
 
   def serve(self):
-    """Answers until the other side is gone."""
+    """Serves requests until the other side ends."""
     while True:
       kind, *rest = self._receive()
       if kind != 'ask':
@@ -233,13 +236,13 @@ class Peer:
       self._serve(*rest)
 
   def _serve(self, operation: str, *args):
-    # A program may raise anything, SystemExit included: it is an answer.
+    # A program may raise any exception, also SystemExit. It is sent back.
     try:
       if operation not in APART and args[0][0] != 'yours':
         raise Closed(f'{operation} of {args[0]!r:.80}')
       self._as_object = operation.endswith('!')
       operation = operation.removesuffix('!')
-      self._as_object &= operation != 'heart'  # its plain value
+      self._as_object &= operation != 'heart'  # 'heart' returns plain values
       self.stand_in = Remote
       values = [self.decode(a) for a in args]
       if operation == 'call':
@@ -261,8 +264,8 @@ class Peer:
   def _changes(self, before: list, values) -> list:
     """Returns the arguments that a call has changed in place.
 
-    They are applied only if the function returns nothing: else a function could
-    alter the input from which the test computes the expected value.
+    Changes are applied only if the function returns None. Otherwise a function
+    could change the input from which the test computes the expected value.
     """
     found = []
     for i, (old, value) in enumerate(zip(before, values)):
@@ -326,7 +329,7 @@ class Peer:
       return self.encode(x.item())
     if kind.__module__ == 'numpy' and kind.__name__ == 'ndarray':
       return array_bytes.encode(x)
-    for base in BASES:  # a subclass crosses as what it is at heart
+    for base in BASES:  # a subclass is sent as its plain value
       if not self._as_object and isinstance(x, base):
         return self.encode(base(x))
     if not self._exports(x):
@@ -337,7 +340,7 @@ class Peer:
   def _number(self, x) -> int:
     if id(x) not in self._numbers:
       self._numbers[id(x)] = len(self._given)
-      self._given.append(x)  # kept alive, so that its id stays its own
+      self._given.append(x)  # keeps x alive, so that its id is not reused
     return self._numbers[id(x)]
 
   def decode(self, data):
@@ -382,7 +385,7 @@ class Peer:
     found = self.stand_in(self, int(number), truth is True)
     if self.stand_in is Remote:
       return found
-    for known in self.kept:  # one of a kind: tests ask whether `a is b`
+    for known in self.kept:  # one object per number, for `a is b` in tests
       if known._number == found._number:
         return known
     self.kept.append(found)
@@ -392,6 +395,6 @@ class Peer:
 def _truth(x) -> bool:
   try:
     return bool(x)
-  # The program's own __bool__ or __len__ may raise anything.
+  # The program's __bool__ or __len__ may raise any exception.
   except Exception:
     return True

@@ -1,9 +1,9 @@
-"""The process of the judged program: shut in first, then the program.
+"""Runs the judged program in its own confined process.
 
-It is forked from the zygote, which never saw a test, and gets the program
-alone. A module is loaded and answers calls (`peer`); a script reads its input
-and prints. Whatever it does to this interpreter, there is nothing to find in
-it: no test, no expected value, no verdict, no way to either.
+The process is forked from the zygote, which never reads a test, and receives
+only the program. A module is loaded and serves calls (`peer`); a script reads
+its input and prints. Tests, expected values and verdicts are not in the memory
+of this process, and it has no access to them.
 """
 
 import atexit
@@ -31,13 +31,11 @@ MAX_FILES, MAX_THREADS = 64, 64
 
 
 def main(link: socket.socket, output: int, cell):
-  """Runs the program and never returns. `cell` is the `zygote.Cell` this
-  process lives in.
-  """
+  """Runs the program and exits. `cell` has the layers of this process."""
   code = 1
   try:
-    # First of all the judge's ends: while we hold them too, its death would
-    # not end our wait for it.
+    # First close the judge's ends of the sockets. Otherwise this process would
+    # not notice the judge's end.
     _keep_only(link.fileno(), output)
     frames = iter(wire.Reader(link))
     setup = json.loads(next(frames))
@@ -58,7 +56,7 @@ def main(link: socket.socket, output: int, cell):
 
 
 def _connect(setup: dict, output: int):
-  """Standard input, output and error; nothing printed here is a verdict."""
+  """Connects standard input, output and error."""
   null = os.open(os.devnull, os.O_RDWR)
   if setup['stdin'] is None:
     os.dup2(null, 0)
@@ -76,7 +74,9 @@ def _connect(setup: dict, output: int):
 
 
 def _keep_only(*fds: int):
-  """And standard input, output and error."""
+  """Closes all descriptors except these and standard input, output and
+  error.
+  """
   start = 3
   for fd in sorted(fds):
     os.closerange(start, fd)
@@ -100,8 +100,8 @@ def _shut_in(setup: dict, cell):
   keep = 0
   if cell.has('landlock'):
     landlock.restrict(cell.shared, [folder, os.devnull])
-    # Python may be installed where only root looks, such as /root: what
-    # Landlock leaves to be read can then be read.
+    # Python may be installed in a folder that only root can read, such as
+    # /root. Landlock still restricts reading.
     keep = 1 << linux.CAP_DAC_READ_SEARCH if cell.has('seccomp') else 0
   if cell.uid is not None:
     linux.become(cell.uid, keep=keep)
@@ -114,7 +114,7 @@ def _shut_in(setup: dict, cell):
 
 
 def _limit(setup: dict, cell):
-  """Hard limits, never above those we were given ourselves."""
+  """Sets hard limits, at most those of this process."""
   cpu_s = setup['cpu_s']
   wanted = {
     'RLIMIT_CORE': 0,
@@ -125,8 +125,8 @@ def _limit(setup: dict, cell):
     'RLIMIT_MSGQUEUE': 0,
     'RLIMIT_AS': cell.base_bytes + (setup['memory_mb'] << 20),
   }
-  # It counts all that a user runs: right for a uid of its own only. Without
-  # one, the filter forbids new processes and memory bounds the threads.
+  # RLIMIT_NPROC counts all processes of a user, so it needs an own uid. Without
+  # one, the filter forbids new processes, and memory bounds the threads.
   if cell.uid is not None or cell.has('namespaces') or not cell.has('seccomp'):
     wanted['RLIMIT_NPROC'] = MAX_THREADS
   for name, value in wanted.items():
@@ -134,7 +134,7 @@ def _limit(setup: dict, cell):
 
 
 def _load(program: str, name: str) -> types.ModuleType:
-  """In `sys.modules`, where dataclasses and pickle look for it."""
+  """Loads the module into `sys.modules`, for dataclasses and pickle."""
   module = types.ModuleType(name)
   sys.modules[name] = module
   exec(compile(program, f'{name}.py', 'exec'), module.__dict__)
@@ -142,7 +142,7 @@ def _load(program: str, name: str) -> types.ModuleType:
 
 
 def _serve(program: str, link: socket.socket, frames):
-  """The module's names on request; the first answer says how it loaded."""
+  """Serves requests for the module's names. 'load' returns its first error."""
   module = None
 
   def load():
@@ -163,7 +163,7 @@ def _serve(program: str, link: socket.socket, frames):
 
 
 def _run_script(program: str) -> int:
-  """As `python program.py` would; its exit code."""
+  """Runs a script as `python program.py` does and returns its exit code."""
   sys.stdin = open(0, encoding='utf-8', errors='surrogatepass')
   sys.stdout = open(1, 'w', encoding='utf-8', errors='surrogatepass')
   sys.argv = ['program.py']
@@ -175,7 +175,7 @@ def _run_script(program: str) -> int:
   except SystemExit as e:
     code = e.code if isinstance(e.code, int) else int(e.code is not None)
     atexit._run_exitfuncs()
-  # Any other end of the program is a crash: there is nobody to read why.
+  # Any other exception is a crash.
   except BaseException:
     code = 1
   sys.stdout.flush()

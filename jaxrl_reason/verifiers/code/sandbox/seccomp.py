@@ -1,11 +1,11 @@
-"""A system call filter: what a judged program may not ask the kernel for.
+"""Filters the system calls of a judged program.
 
-No new process (threads are allowed), no program started, no socket, no signal
-to anyone else, no look into other processes, no shared memory that would
-outlive it, none of the administrator's calls. It needs no privilege and cannot
-be taken off. The filter is classic BPF over `struct seccomp_data`; see
-seccomp(2). It denies a list, so a call this table does not know is allowed,
-and other architectures than the two below have no filter.
+The filter denies new processes (threads are allowed), other programs, sockets,
+signals to other processes, access to other processes, shared memory that
+outlives the program, and administrative calls. It needs no privilege and cannot
+be removed. It is classic BPF over `struct seccomp_data`; see seccomp(2). It
+denies a list of calls, so calls that are not in the table are allowed. There is
+no filter for other architectures than the two below.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ import struct
 
 from jaxrl_reason.verifiers.code.sandbox import linux
 
-# name: number on (x86_64, aarch64); None where it does not exist.
+# name: number on (x86_64, aarch64); None if it does not exist.
 DENIED = {
   'fork': (57, None),
   'vfork': (58, None),
@@ -119,7 +119,7 @@ LD, JEQ, JGE, JSET, RET = 0x20, 0x15, 0x35, 0x45, 0x06
 NUMBER, ARCH, ARGUMENT = 0, 4, 16  # offsets; low word of the first argument
 ALLOW, KILL_PROCESS = 0x7FFF0000, 0x80000000
 DENY = 0x00050000 | errno.EPERM
-MISSING = 0x00050000 | errno.ENOSYS  # libc then tries the older call
+MISSING = 0x00050000 | errno.ENOSYS  # libc then uses the older call
 
 
 def _op(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -127,7 +127,7 @@ def _op(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
 
 
 def _only(number: int, argument: int, values, *, allow: bool) -> list[bytes]:
-  """Allows (or denies) a call if an argument is one of `values`, else not."""
+  """Returns the code that allows (or denies) a call only for some values."""
   tests = [_op(LD, ARGUMENT + 8 * argument)]
   for i, value in enumerate(values):
     tests.append(_op(JEQ, value, len(values) - i))
@@ -137,11 +137,11 @@ def _only(number: int, argument: int, values, *, allow: bool) -> list[bytes]:
 
 
 def program(pid: int) -> bytes:
-  """Makes the filter for a process that is `pid` to itself."""
+  """Returns the filter for a process whose own pid is `pid`."""
   column, arch = MACHINES[linux.MACHINE]
   ops = [_op(LD, ARCH), _op(JEQ, arch, 1), _op(RET, KILL_PROCESS)]
   ops.append(_op(LD, NUMBER))
-  if linux.MACHINE == 'x86_64':  # the x32 calls are the same ones, renumbered
+  if linux.MACHINE == 'x86_64':  # x32 has the same calls with other numbers
     ops += [_op(JGE, 0x40000000, 0, 1), _op(RET, DENY)]
   for numbers in DENIED.values():
     if numbers[column] is not None:
@@ -166,9 +166,7 @@ class _Program(ctypes.Structure):
 
 
 def install():
-  """Installs the filter for this process and for good; needs no_new_privileges
-  first.
-  """
+  """Installs the filter permanently. Needs no_new_privileges."""
   code = program(os.getpid())
   wanted = _Program(len(code) // 8, code)
   pointer = ctypes.byref(wanted)

@@ -1,13 +1,13 @@
-"""The zygote: a small warm interpreter that forks a judge for every program.
+"""Runs the zygote, a warm interpreter that forks a judge for every program.
 
   caller --a socket each--> zygote --fork--> judge --fork--> program
 
-It starts in a fresh interpreter, shuts itself in as far as the system allows,
-and from then on only forks: no program, test or answer passes through its
-memory, so none can be found in a child's. The caller's end of a judge's socket
-gets one more frame when the judge is gone: how it ended. When the caller ends,
-however it ends, the zygote reads the end of its socket and stops; the kernel
-then kills the judges, and with each judge its program (PR_SET_PDEATHSIG).
+The zygote starts in a new interpreter, confines itself as far as the system
+allows, and then only forks. No program, test or reply is ever in its memory, so
+children cannot find any. When a judge ends, the zygote writes a last frame to
+the judge's socket with the exit status. When the caller ends for any reason,
+the zygote reads the end of its socket and stops. The kernel then kills the
+judges, and with each judge its program (PR_SET_PDEATHSIG).
 """
 
 import dataclasses
@@ -35,11 +35,11 @@ from jaxrl_reason.verifiers.code.sandbox import (
 )
 from jaxrl_reason.verifiers.pool import procfs, wire
 
-BOX = '/box'  # the program's folder, where it has its own mounts
+BOX = '/box'  # the program's folder if it has its own mounts
 BOX_MB = 32
-CLOSE_S = 2.0  # for judges to end when the caller has gone
+CLOSE_S = 2.0  # time for judges to end after the caller ended
 DEVICES = ('/dev/null', '/dev/zero', '/dev/random', '/dev/urandom')
-# What programs import most: loaded once here, not for every program.
+# Modules that programs often import. They are loaded once here.
 WARM = (
   'array bisect calendar cmath collections.abc copy dataclasses datetime '
   'decimal enum fractions functools heapq itertools json math operator queue '
@@ -53,11 +53,11 @@ class Cell:
 
   layers: set[str]  # of 'own_uid', 'namespaces', 'landlock', 'seccomp'
   shared: list[str]  # files and folders that a program may read
-  base_bytes: int  # address space of the interpreter itself
-  uids: tuple[int, int] | None  # (first, number); None: no uid of its own
+  base_bytes: int  # address space of the interpreter
+  uids: tuple[int, int] | None  # (first, number); None: no own uids
   proc: int | None = None  # descriptor of /proc, for the judge
-  uid: int | None = None  # of this program; the judge has the next one
-  folder: str | None = None  # of this program, unless it is BOX
+  uid: int | None = None  # uid of this program; the judge has the next one
+  folder: str | None = None  # folder of this program, unless it is BOX
 
   def has(self, layer: str) -> bool:
     return layer in self.layers
@@ -73,11 +73,11 @@ class Cell:
 
   @staticmethod
   def limit(name: str, value: int, slack: int = 0):
-    """Sets a limit, and a hard one `slack` above, within those we have
-    ourselves.
+    """Sets a soft limit, and a hard limit `slack` above it, at most those of
+    this process.
     """
     which = getattr(resource, name, None)
-    # macOS ignores a limit on memory, or refuses to set it.
+    # macOS ignores or refuses a limit of memory.
     if which is None or (name == 'RLIMIT_AS' and not linux.AVAILABLE):
       return
     hard = resource.getrlimit(which)[1]
@@ -88,31 +88,31 @@ class Cell:
 
 
 def main(fd: int):
-  """Reads the settings, shuts itself in, says how far, then forks."""
+  """Reads the settings, confines the process, reports its layers, and forks."""
   control = socket.socket(fileno=fd)
   settings = json.loads(wire.Reader(control).only())
   sys.path[:] = settings['path']
   for name in WARM.split():
     importlib.import_module(name)
-  site.setquit()  # `exit` and `quit`, which -S leaves out
+  site.setquit()  # adds `exit` and `quit`, which -S omits
   for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(signum, signal.SIG_IGN)  # the caller's to handle
+    signal.signal(signum, signal.SIG_IGN)  # the caller handles it
   cell = _build(settings)
   gc.collect()
-  gc.freeze()  # collections in children then copy no page of ours
+  gc.freeze()  # so that collections in children do not copy these pages
   report = {'layers': sorted(cell.layers)}
   control.sendall(wire.frame(json.dumps(report).encode()))
   _Zygote(control, cell, settings['folder']).run()
 
 
 def _build(settings: dict) -> Cell:
-  """As many of the wanted layers as this system allows."""
+  """Builds the requested layers that this system allows."""
   wanted = set(settings['layers'])
   shared = [p for p in (*settings['shared'], *DEVICES) if os.path.exists(p)]
   cell = Cell(set(), shared, _address_space(), None)
   if not linux.AVAILABLE:
     return cell
-  # Open before the root changes; judges read the times of programs there.
+  # Opened before the root changes. Judges read the CPU times of programs there.
   cell.proc = os.open('/proc', os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
   if 'own_uid' in wanted and os.geteuid() == 0:
     uids = linux.spare_uids()
@@ -137,7 +137,7 @@ def _build(settings: dict) -> Cell:
 
 
 def _works(step) -> bool:
-  """Tried in a child: half of these steps cannot be taken back."""
+  """Tries a step in a child process, because some steps cannot be undone."""
   pid = os.fork()
   if pid == 0:
     code = 1
@@ -145,7 +145,7 @@ def _works(step) -> bool:
       step()
       code = 0
     except OSError:
-      pass  # what the system does not allow: exit code 1
+      pass  # the system does not allow the step: exit code 1
     finally:
       os._exit(code)
   return os.waitpid(pid, 0)[1] == 0
@@ -172,14 +172,14 @@ def _address_space() -> int:
 
 
 class _Zygote:
-  """One loop over requests and judges that ended."""
+  """The loop over requests and ended judges."""
 
   def __init__(self, control: socket.socket, cell: Cell, folder: str):
     self.control, self.cell, self.folder = control, cell, folder
     self.cleaners: set[int] = set()  # children that remove a folder
     self.judges: dict[int, tuple[socket.socket, str | None]] = {}
     self.numbers = itertools.count()
-    # A judge that ends wakes the loop through this pair.
+    # An ended judge wakes the loop through this pair.
     self.wake, wakes = socket.socketpair()
     for end in (self.wake, wakes):
       end.setblocking(False)
@@ -211,7 +211,7 @@ class _Zygote:
     cell = dataclasses.replace(self.cell)
     if cell.uids is not None:
       first, count = cell.uids
-      # Two for each judge; a pid is unique among all zygotes of the machine.
+      # Two uids per judge. A pid is unique among all zygotes of the machine.
       number = 64 * os.getpid() + 2 * (next(self.numbers) % 32)
       cell.uid = first + number % (count - 1)
     if not cell.has('namespaces'):
@@ -228,7 +228,7 @@ class _Zygote:
     self.judges[pid] = caller, cell.folder
 
   def _close(self):
-    """Judges end their programs; the kernel does it for those that do not."""
+    """Stops the judges, which end their programs. The kernel kills the rest."""
     for pid in self.judges:
       os.kill(pid, signal.SIGTERM)
     end = time.monotonic() + CLOSE_S
@@ -236,7 +236,7 @@ class _Zygote:
       time.sleep(0.01)
       self._reap()
     if not self.cell.has('namespaces'):
-      folders.remove(self.folder)  # what is there yet; the caller may be gone
+      folders.remove(self.folder)  # the caller may have ended before
 
   def _reap(self):
     while self.judges or self.cleaners:
@@ -251,15 +251,15 @@ class _Zygote:
       try:
         caller.sendall(wire.frame(ended.encode()))
       except OSError:
-        pass  # it has its verdict and left, or gave up on it
+        pass  # the caller closed the socket
       caller.close()
       if folder is not None:
         self._clean(folder)
 
   def _clean(self, folder: str):
-    """Removes a program's folder; in a child, unless it is empty.
+    """Removes a program's folder, in a child process unless it is empty.
 
-    A program may have filled it with more than the next job can wait for.
+    A large folder would delay the next job.
     """
     try:
       return os.rmdir(folder)
