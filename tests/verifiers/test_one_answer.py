@@ -150,6 +150,18 @@ SECONDS = [
   ', with {} as a second guess',
   '. Alternatively, the answer is {}.',
   '\n\nAlternative answer: {}',
+  ' | {}',
+  ' | {} |',
+  ' || {}',
+  ' // {}',
+  ' \\mid {}',
+  ' \\lor {}',
+  ' or rather {}',
+  ', or better {}',
+  ', or more precisely {}',
+  ', or should I say {}',
+  ', or was it {}',
+  ', or actually {}',
 ]
 
 

@@ -16,7 +16,7 @@ text was compared.
 """
 
 from jaxrl_reason.verifiers import fields, thoughts
-from jaxrl_reason.verifiers.math import extraction
+from jaxrl_reason.verifiers.math import extraction, prose
 from jaxrl_reason.verifiers.math.expr import answers, evaluated, words
 from jaxrl_reason.verifiers.verdict import Verdict
 
@@ -49,9 +49,13 @@ def grade(prediction: str, gold: str, *, strict: bool = False) -> Verdict:
     return Verdict(0.0, 'no_answer')
   try:
     outcome = answers.same(found.text, gold)
-    counted = None if outcome.parsed else extraction.counted(found.text)
+    counted = None if outcome.parsed else prose.counted(found.text)
     if counted is not None and not outcome.same:
       outcome = answers.same(counted, gold)
+    value = None if '=' in gold else prose.without_case(found.text)
+    if value is not None and not outcome.same:
+      outcome = answers.same(value, gold)
+      found = found._replace(text=value) if outcome.same else found
     if outcome.same and words.misspells(found.text, gold):
       outcome = answers.Outcome(False, True)
     if not outcome.same and not found.explicit:

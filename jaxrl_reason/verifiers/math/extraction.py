@@ -18,13 +18,11 @@ import re
 from typing import NamedTuple
 
 from jaxrl_reason.verifiers import thoughts
-from jaxrl_reason.verifiers.math import second_guesses
-from jaxrl_reason.verifiers.math.expr import answers
+from jaxrl_reason.verifiers.math import prose, second_guesses
+from jaxrl_reason.verifiers.math.expr import answers, units, words
 from jaxrl_reason.verifiers.math.expr.nodes import MAX_CHARS
-from jaxrl_reason.verifiers.math.expr.vocabulary import HEDGES
 
 MAX_COMPLETION = 200_000  # characters that are looked at, from the end
-MAX_BARE = 300  # characters of a text that may be an answer as it stands
 BRACES = re.compile(r'\\.|[{}]', re.S)
 BETWEEN_BOXES = re.compile(
   r'(?:[\s$,;.&/|(){}]|\\[()\[\],;: ]|\\quad|\\text|\band\b|\bor\b|[或和且])*'
@@ -59,37 +57,11 @@ MATH = re.compile(
   re.S,
 )
 DIGIT = re.compile('[0-9]')
-BREAK = re.compile(r'[\s-]+')
 # Of *italic* and __underlined__ texts the numbers only: 2 * 3 is a product.
 BOLD = re.compile(
   r'\*\*([^*\n]+)\*\*'
   r'|(?<![\w*\\)])\*(-?\\?\$?[0-9][^*\s]*)\*(?![\w*(\\])'
   r'|(?<!\w)__(-?\\?\$?[0-9][^_\s]*)__(?!\w)'
-)
-NUMBER = re.compile(
-  r'(?:(?<![\w)\]}.])[-\u2212])?(?:\\?[$\u20ac\u00a3\u00a5] ?)?'
-  r'(?:[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)'
-  r'(?: ?/ ?[0-9]+)?(?:\\?%)?'
-)
-PROSE = re.compile(
-  r'\b(?:the|is|are|was|we|so|therefore|thus|hence|have|has|get|that|which|'
-  r'because|since|then|there|this|find|gives?|equals?|answer|let|value|'
-  r'number|must|can|will|so|it)\b|[？?]|因此|所以|因为|由|得|则|故|是',
-  re.I,
-)
-
-# Two words that begin a text, or three in a row: prose with numbers in it.
-SENTENCE = re.compile(
-  r"(?=.*[0-9])(?:[A-Z][\w'’]*,? [a-zA-Z][\w'’]+ [^:]*[0-9]"
-  r"|.*?(?<![\\\w])(?:[A-Za-z'’]{2,},? +){2}[A-Za-z]{2})"
-)
-DOUBT = re.compile(
-  r'\b(?:or|either|maybe|perhaps|possibly|alternatively|otherwise)\b|或', re.I
-)
-CORRECTION = re.compile(
-  r'\b(?:no|not|wait|actually|sorry|instead|rather|correct\w*|wrong|but|'
-  r'mistakes?|should|check\w*)\b',
-  re.I,
 )
 LABEL = re.compile(r'[\W_]*[A-J]')
 OTHER_CHOICE = re.compile(
@@ -101,33 +73,24 @@ NAME = re.compile(
   r'\{?[A-Za-z]{1,5}\}?|[A-Za-z]\([a-z](?:, ?[a-z])*\)'
 )
 # "The value of $f(3)$ is 9": the verb stands behind the formula only.
-VERB = r'\b(?:is|are|was|were|equals?|gives?|gets?|have|has|be)\b|='
+VERB = rf'{prose.VERB}|='
 VALUE_BEHIND = re.compile(
   rf'[^.\n$]*(?:{VERB})\s*(?:about |approximately |only |just )?'
   r'[-$\\]*\.?[0-9]',
   re.I,
 )
 VERB_BEFORE = re.compile(rf'(?:{VERB})[^.\n]*$', re.I)
-# Answers of more than one number; units are compared later.
-DATE = re.compile(
-  r'\b(?:January|February|March|April|May|June|July|August|September|October'
-  r'|November|December) [0-9]{1,2}(?:st|nd|rd|th)?\b(?:,? [0-9]{4}\b)?'
-)
+# Answers of more than one number.
+DATE = re.compile(rf'\b{words.DATE}\b')
 MEASURED = re.compile(
-  r'(?<![\w.])[0-9]+ (?:hours?|days?|weeks?|minutes?|feet|foot|dollars?'
-  r'|pounds?)'
-  r',?(?: and)? [0-9]+ (?:hours?|days?|minutes?|seconds?|inch(?:es)?|cents?'
-  r'|ounces?)\b'
+  r'(?<![\w.])[0-9]+ ([a-z]{3,}),?(?: and)? [0-9]+ ([a-z]{3,})\b'
 )
-NEGATED = re.compile(r"(?:n['’]t|\s+(?:not|never|neither))\b", re.I)
 MAX_CHOICES = 80  # characters of a line of choices
 BETWEEN_BOLD = re.compile(r'\*\*([\s,]*(?:(?:or|and)[\s,]*)?)\*\*')
 # Around a box in a box: "x = " is no other answer.
 NAMED = re.compile(r'(?:[A-Za-z_\\ (){}$]*=)?[\s$.,;{}]*')
 # Left over from decoding: <|endoftext|>, <|im_end|>, </s>.
 SPECIAL_TOKENS = re.compile(r'<\|[^|<>\n]{1,40}\|>|</?s>')
-# A number in front of words that no grammar knows, and no more mathematics.
-COUNTED = re.compile(r'([^A-Za-z(<!?"]*[0-9]%?)\s*[A-Za-z(<!?"][^0-9=+*/^\\]*')
 
 
 class Found(NamedTuple):
@@ -166,7 +129,7 @@ def boxed(text: str) -> str | None:
     end = closes.get(opening)
     if end is None or text[box.end() : opening].strip():
       continue
-    content = text[opening + 1 : end].strip()
+    content = prose.named_value(text[opening + 1 : end].strip())
     if not content:
       continue
     if found and end > first:  # a box around the others
@@ -193,7 +156,7 @@ def boxed(text: str) -> str | None:
 def _link(text: str, start: int, end: int, after: int) -> str | None:
   """Returns ", " or " or " if boxes around text[start:end] are one answer."""
   between = text[start:end]
-  doubt = DOUBT.search(between) and not CORRECTION.search(between)
+  doubt = prose.DOUBT.search(between) and not prose.CORRECTION.search(between)
   if second_guesses.joined(text, start, end, after) or (
     doubt and len(between) < second_guesses.MAX_APART
   ):
@@ -238,7 +201,7 @@ def stated(text: str) -> str | None:
   for pattern in (ANSWER_IS, RESULT_IS):
     last = None
     for match in pattern.finditer(text):
-      if not NEGATED.match(text, match.end()):
+      if not prose.NEGATED.match(text, match.end()):
         last = match
     if last is not None:
       start = last.end()
@@ -251,7 +214,7 @@ def stated(text: str) -> str | None:
       sentence = _choices(rest, sentence)
       end = start + len(sentence)
       sentence = _closed(BETWEEN_BOLD.sub(r'\1', sentence).strip(' *'))
-      answer = sentence if is_bare(sentence) else best_part(sentence, 0)
+      answer = sentence if prose.is_bare(sentence) else best_part(sentence, 0)
       if answer:
         return second_guesses.with_others(text, last.start(), end, answer)
   return None
@@ -262,7 +225,9 @@ def _choices(rest: str, sentence: str) -> str:
   line = rest.split('\n', 1)[0]
   label = len(line) <= MAX_CHOICES and LABEL.fullmatch(sentence)
   several = label and OTHER_CHOICE.search(line, len(sentence))
-  return line.rstrip('. ') if several and not PROSE.search(line) else sentence
+  return (
+    line.rstrip('. ') if several and not prose.PROSE.search(line) else sentence
+  )
 
 
 def _closed(text: str) -> str:
@@ -283,7 +248,7 @@ def _first_sentence(text: str) -> str:
 
 def narrowed(text: str) -> str:
   """Finds the mathematics in a short text that also has prose."""
-  return text if is_bare(text) else best_part(text, -1) or text
+  return text if prose.is_bare(text) else best_part(text, -1) or text
 
 
 def best_part(text: str, which: int) -> str | None:
@@ -294,22 +259,28 @@ def best_part(text: str, which: int) -> str | None:
   text = text[-MAX_CHARS:]
   for pattern in (MATH, BOLD):
     parts = [(m, _content(m)) for m in pattern.finditer(text)]
-    parts = [p for p in parts if is_bare(' '.join(p[1].split()))]
+    parts = [p for p in parts if prose.is_bare(' '.join(p[1].split()))]
     parts = [p for p in parts if not _is_talked_about(text, *p)] or parts
     if parts and all(_is_talked_about(text, *p) for p in parts):
       continue
     if parts and parts[which][1]:
       return _together(text, parts, which % len(parts))
   last = None
-  for match in NUMBER.finditer(text):
+  for match in prose.NUMBER.finditer(text):
     last = match
-  for pattern in (DATE, MEASURED) if last else ():
-    for match in pattern.finditer(text):
-      if match.start() <= last.start() < match.end():
-        last = match
+  for several in (*DATE.finditer(text), *MEASURED.finditer(text)):
+    if last and several.start() <= last.start() < several.end():
+      last = several if _is_one_value(several) else last
   return last and second_guesses.with_others(
     text, last.start(), last.end(), last[0]
   )
+
+
+def _is_one_value(match: re.Match) -> bool:
+  """Returns whether a date, or 2 hours and 30 minutes, is written."""
+  if match.re is DATE:
+    return words.date(match[0]) is not None
+  return units.is_smaller(match[2], match[1])
 
 
 def _is_talked_about(text: str, match: re.Match, content: str) -> bool:
@@ -319,7 +290,7 @@ def _is_talked_about(text: str, match: re.Match, content: str) -> bool:
   behind = VALUE_BEHIND.match(text, match.end())
   return bool(
     behind
-    and not NUMBER.fullmatch(content)
+    and not prose.NUMBER.fullmatch(content)
     and not second_guesses.HEDGED.search(behind[0])
     and not VERB_BEFORE.search(text, 0, match.start())
   )
@@ -359,39 +330,18 @@ def _divided(text: str, pair) -> bool:
   return text[pair[0][0].end() : pair[1][0].start()].strip() == '/'
 
 
-def counted(text: str) -> str | None:
-  """Finds the 5 of "5 (rounded up!)", where the whole is not understood."""
-  if DOUBT.search(text) or HEDGES & set(BREAK.split(text.lower())):
-    return None  # 5 (or six), 5 squared
-  match = COUNTED.fullmatch(text[:MAX_BARE])
-  number = NUMBER.fullmatch(match[1].strip()) if match else None
-  return number[0] if number else None
-
-
-def is_bare(text: str) -> bool:
-  """Returns whether a text is no sentence: such a text may be an answer as it
-  stands.
-  """
-  return len(text) <= MAX_BARE and '\n' not in text and not PROSE.search(text)
-
-
-def _is_prose(text: str) -> bool:
-  """Numbers in a sentence; "5, or maybe six" is an answer in doubt."""
-  return bool(SENTENCE.match(text)) and not DOUBT.search(text)
-
-
 def guess(text: str) -> Found | None:
   """Guesses the answer of a completion that does not mark it."""
   body = text.strip()
   if not body:
     return None
-  if is_bare(body) and not _is_prose(body):
+  if prose.is_bare(body) and not prose.is_sentence(body):
     return Found(body, False)
   tail = body[-MAX_CHARS:]
   line = tail.rsplit('\n', 1)[-1].strip()
   marked = '$' in tail or '\\(' in tail or '\\[' in tail or '**' in tail
   if '\n' in tail and not marked and any(c.isdigit() for c in line):
     hedged = second_guesses.OPEN_HEDGE.search(tail[: tail.rindex('\n')])
-    if is_bare(line) and not _is_prose(line) and not hedged:
+    if prose.is_bare(line) and not prose.is_sentence(line) and not hedged:
       return Found(line, False)
   return Found(best_part(tail, -1) or line or tail, False)

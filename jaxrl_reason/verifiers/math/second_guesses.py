@@ -24,10 +24,11 @@ FUNCTION_WORDS = (
   r'|choice|value|equivalently|result|solution|an?|as|well|even|which|one|of|these|both|so'
   r'|my|with|second|instead|too|in|case|hmm|most|on|interpretation|i|am|we|you|get'
   r'|just|simply|number|less|would|count|counted|differently|rounding'
+  r'|rather|better|more|exactly|precisely|actually|should|say|was|were'
 )
 APPROXIMATE = r'about|approximately|approx|roughly|around|nearly'
 HEDGE = (
-  rf'\b(?:{HEDGES})\b|或者?|可能'
+  rf'\b(?:{HEDGES})\b|或者?|可能|\|\|?|//|∨|\\(?:mid|vert|lor|vee)\b'
   r'|(?:(?<=[*$])|(?<=[*$] ))/(?=\s*(?:[*$]|\Z))'
 )
 BETWEEN = (

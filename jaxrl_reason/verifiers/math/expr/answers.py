@@ -104,9 +104,10 @@ def _special(a: str, b: str) -> Outcome | None:
     value_a, value_b = read(a), read(b)
     if value_a and value_b:
       return Outcome(compare_two(value_a, value_b), True)
-  for time, other in ((words.hour(a), b), (words.hour(b), a)):
-    if time and other.isdigit():  # 6 p.m. against 6
-      return Outcome(str(time[0]) == other, True)
+  for read in (words.hour, words.day):
+    for time, other in ((read(a), b), (read(b), a)):
+      if time and other.isdigit():  # 6 p.m. against 6
+        return Outcome(str(time[0]) == other, True)
   return None
 
 

@@ -21,19 +21,16 @@ class Quantities:
   def _compound_quantity(self, last: Node) -> bool:
     """3 hours 20 minutes: a number after a unit is added.
 
-    With "and" or a comma between, the number has a smaller unit of the same
-    kind: 3 hours and 4 hours are two values.
+    With "and" or a comma between, and behind dollars, the number has a smaller
+    unit of the same kind: 3 hours and 4 hours are two values.
     """
-    if last.kind != 'unit' or last.value == '$':
+    joined = int(self.on('and', ','))
+    if last.kind != 'unit' or self.peek(joined).kind != 'num':
       return False
-    base, factor = units.BASE[last.value]
-    if self.on('and', ','):
-      unit = units.UNITS.get(str(self.peek(2).value))
-      smaller = unit and units.BASE[unit] < (base, factor)
-      return bool(
-        self.peek().kind == 'num' and smaller and units.BASE[unit][0] == base
-      )
-    return self.token.kind == 'num' and base not in CURRENCIES
+    if joined or last.value == '$':
+      unit = str(self.peek(joined + 1).value)
+      return units.is_smaller(unit, last.value)
+    return units.BASE[last.value][0] not in CURRENCIES
 
   def _at_unit(self) -> bool:
     token = self.token

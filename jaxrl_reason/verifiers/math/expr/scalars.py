@@ -34,6 +34,8 @@ SAME, DIFFERENT = -110, -25
 SAME_MORE = -700
 MAX_REPEATING_BITS = 200  # of a fraction that a decimal may stand for
 HITS = 3  # equal real values that prove equality
+DOLLARS = frozenset('$¢')
+CENT, HUNDREDTH = Node('unit', (), '¢'), number(Fraction(1, 100))
 TEMPERATURES = frozenset(('Celsius', 'Fahrenheit'))
 SYMBOLS_OF_INTEGERS = frozenset('nmk')
 
@@ -55,6 +57,9 @@ def equal(a: Node, b: Node, budget: Budget) -> bool:
   units_a, units_b = units_of(a), units_of(b)
   if bool(units_a) != bool(units_b):
     one = a if units_a else b
+    if units_of(one) == DOLLARS:
+      a, b = (without_units(replace(x, CENT, HUNDREDTH)) for x in (a, b))
+      return decide(a, b, budget)
     if strippable(one) and decide(without_units(a), without_units(b), budget):
       return True
   if 'log' in names(a, 'call') | names(b, 'call'):

@@ -81,6 +81,15 @@ for (_base, _factor), _spellings in _TABLE.items():
   BASE[_first] = (_base, Fraction(_factor))
   UNITS |= dict.fromkeys(_spellings.split(), _first)
 
+
+def is_smaller(spelling: str, than: str) -> bool:
+  """Returns whether a unit measures the same as another, and is smaller."""
+  if spelling not in UNITS or than not in UNITS:
+    return False
+  (base, factor), (other, larger) = BASE[UNITS[spelling]], BASE[UNITS[than]]
+  return base == other and factor < larger
+
+
 TEMPERATURES = {'C': 'Celsius', 'F': 'Fahrenheit'}  # letters behind a degree
 # What counts things or names the unit square: never a part of the value.
 VAGUE = '~'

@@ -149,7 +149,26 @@ WORD_OPERATORS = {
   '或者': 'or',
 }
 # Words for a number of things, directly behind a number only.
-GROUPS = {'pair': 2, 'pairs': 2, 'score': 20}
+GROUPS = {
+  'brace': 2,
+  'score': 20,
+  **{
+    word: n
+    for name, n in (
+      ('pair', 2),
+      ('couple', 2),
+      ('duo', 2),
+      ('trio', 3),
+      ('quartet', 4),
+      ('quintet', 5),
+      ('sextet', 6),
+      ('septet', 7),
+      ('octet', 8),
+      ('myriad', 10**4),
+    )
+    for word in (name, f'{name}s')
+  },
+}
 # Words for powers of ten behind a number, and for bases.
 SCALES = {
   'hundred': 100,

@@ -112,10 +112,16 @@ CLOCK = re.compile(
   r'([0-9]{1,2}):([0-9]{2})(?::[0-9]{2})? ?(?:\\?,? ?)([ap]\.? ?m\.?)?', re.I
 )
 HOUR = re.compile(r'([0-9]{1,2}) ?([ap])\.? ?m\.?', re.I)
+_ORDINAL = r'([0-9]{1,2})(?: ?\^? ?(?:st|nd|rd|th))?'
+DATE = (
+  rf'(?:{_ORDINAL} (?:day )?(?:of )?)?'
+  r'(Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?'
+  r'|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\.?'
+  rf'(?: (?:the )?{_ORDINAL})?(?:,? (?:of )?([0-9]{{4}}))?'
+)
 DATE_WORD = re.compile(
-  r'(?:([0-9]{1,2})(?:st|nd|rd|th)? (?:of )?)?'
-  r'(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?'
-  r'(?: ([0-9]{1,2})(?:st|nd|rd|th)?)?(?:,? ([0-9]{4}))?',
+  r'(?:on )?(?:(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day,? )?(?:the )?'
+  rf'{DATE}',
   re.I,
 )
 
@@ -306,9 +312,15 @@ def date(text: str) -> tuple | None:
   match = DATE_WORD.fullmatch(undressed(text))
   if match is None or bool(match[1]) == bool(match[3]):
     return None
-  month = MONTHS[match[2].lower()]
+  month = MONTHS[match[2][:3].lower()]
   year = int(match[4]) if match[4] else None
   return int(match[1] or match[3]), month, year
+
+
+def day(text: str) -> tuple | None:
+  """Reads (day,) of "5th of June", which may be the answer 5."""
+  match = DATE_WORD.fullmatch(undressed(text))
+  return (int(match[1]),) if match and match[1] and not match[3] else None
 
 
 def same_date(a: tuple, b: tuple) -> bool:

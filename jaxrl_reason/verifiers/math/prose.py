@@ -1,0 +1,102 @@
+r"""Tells answers from the words of sentences around them.
+
+`\boxed{The value of $f(3)$ is 9}` and `12, n = 3` name an answer and say more.
+"""
+
+import re
+
+from jaxrl_reason.verifiers.math import second_guesses
+from jaxrl_reason.verifiers.math.expr.vocabulary import HEDGES
+
+MAX_BARE = 300  # characters of a text that may be an answer as it stands
+NUMBER = re.compile(
+  r'(?:(?<![\w)\]}.])[-\u2212])?(?:\\?[$\u20ac\u00a3\u00a5] ?)?'
+  r'(?:[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)'
+  r'(?: ?/ ?[0-9]+)?(?:\\?%)?'
+)
+PROSE = re.compile(
+  r'\b(?:the|is|are|was|we|so|therefore|thus|hence|have|has|get|that|which|'
+  r'because|since|then|there|this|find|gives?|equals?|answer|let|value|'
+  r'number|must|can|will|so|it)\b|[？?]|因此|所以|因为|由|得|则|故|是',
+  re.I,
+)
+# Two words that begin a text, or three in a row: prose with numbers in it.
+SENTENCE = re.compile(
+  r"(?=.*[0-9])(?:[A-Z][\w'’]*,? [a-zA-Z][\w'’]+ [^:]*[0-9]"
+  r"|.*?(?<![\\\w])(?:[A-Za-z'’]{2,},? +){2}[A-Za-z]{2})"
+)
+DOUBT = re.compile(
+  r'\b(?:or|either|maybe|perhaps|possibly|alternatively|otherwise)\b|或', re.I
+)
+CORRECTION = re.compile(
+  r'\b(?:no|not|wait|actually|sorry|instead|rather|correct\w*|wrong|but|'
+  r'mistakes?|should|check\w*)\b',
+  re.I,
+)
+NEGATED = re.compile(r"(?:n['’]t|\s+(?:not|never|neither))\b", re.I)
+VERB = r'\b(?:is|are|was|were|equals?|gives?|gets?|have|has|be)\b'
+BREAK = re.compile(r'[\s-]+')
+# A number in front of words that no grammar knows, and no more mathematics.
+COUNTED = re.compile(r'([^A-Za-z(<!?"]*[0-9]%?)\s*[A-Za-z(<!?"][^0-9=+*/^\\]*')
+TEXT = re.compile(r'\\(?:text[a-z]*|mathrm|mbox)\s*\{([^{}]*)\}')
+# Words, and numbers only inside of $f(3)$, f(3) and ordinals.
+LABEL = (
+  r'(?:[^\W\d_]\([^()=]{1,20}\)|\$[^$]{1,40}\$|[0-9]+(?:st|nd|rd|th)\b'
+  r"|[^\W\d_]|[ ,:'’_-])*?"
+)
+NAMED_VALUE = re.compile(
+  rf'{LABEL}{VERB}(?:\s+equal to)?[\s:]*([-$\\0-9.(\[].*)', re.I
+)
+NO_VALUE = re.compile(r"n['’]t\b|\b(?:none|nothing|neither|nor|never)\b", re.I)
+_IS = r'=\s*-?[0-9][0-9./]*'
+# Letters of integers name a case without words: 12, n = 3 (see `quotients`);
+# other letters do with them: 12 when x = 3.
+CASE = re.compile(
+  r'([^=<>;]*?[^=<>;,\s(])(?:[\s,(]|\\[,;: ]|\\q?quad)+'
+  rf'(?:[nmk]\s*{_IS}|(?:(?:(?:with )?equality )?(?:\w+ed )?'
+  r'(?:at|when|where|with|for|if)\b[\s$]*)'
+  rf'(?:[A-Za-z]\s*=\s*)*[A-Za-z]\s*{_IS}(?:,\s*[A-Za-z]\s*{_IS})*)[\s$)]*',
+  re.I,
+)
+
+
+def is_bare(text: str) -> bool:
+  """Returns whether a text is no sentence: such a text may be an answer as it
+  stands.
+  """
+  return len(text) <= MAX_BARE and '\n' not in text and not PROSE.search(text)
+
+
+def is_sentence(text: str) -> bool:
+  """Numbers in a sentence; "5, or maybe six" is an answer in doubt."""
+  return bool(SENTENCE.match(text)) and not DOUBT.search(text)
+
+
+def counted(text: str) -> str | None:
+  """Finds the 5 of "5 (rounded up!)", where the whole is not understood."""
+  if DOUBT.search(text) or HEDGES & set(BREAK.split(text.lower())):
+    return None  # 5 (or six), 5 squared
+  match = COUNTED.fullmatch(text[:MAX_BARE])
+  number = NUMBER.fullmatch(match[1].strip()) if match else None
+  return number[0] if number else None
+
+
+def named_value(text: str) -> str:
+  """Returns the 9 of "the value of $f(3)$ is 9"; other texts as they are."""
+  plain = TEXT.sub(r'\1', text)
+  match = NAMED_VALUE.fullmatch(plain) if len(plain) <= MAX_BARE else None
+  if match is None or _is_in_doubt(plain) or not is_bare(match[1]):
+    return text
+  return match[1]
+
+
+def without_case(text: str) -> str | None:
+  """Returns the 12 of "12, n = 3" and of "12 at x = 3"; None without a case."""
+  plain = TEXT.sub(r'\1', text)
+  match = CASE.fullmatch(plain) if len(plain) <= MAX_BARE else None
+  return None if match is None or _is_in_doubt(plain) else match[1].strip()
+
+
+def _is_in_doubt(text: str) -> bool:
+  doubts = (DOUBT, CORRECTION, NO_VALUE, second_guesses.HEDGED)
+  return any(doubt.search(text) for doubt in doubts)
