@@ -5,6 +5,8 @@ import re
 
 from paths import ROOT, load_recipe
 
+from jaxrl_reason.config.rl import Turns
+
 TOPOLOGY = re.compile(r'\b(?:v4|v5e|v5p|v6e|tpu7x):\d+(?:x\d+)+\b')
 
 
@@ -49,4 +51,7 @@ def to_plan(path, variant: str) -> dict[str, int | str]:
     return {'rl.chunks.tokens': 0, 'rl.chunks.carry': 0}
   if c.teacher.weights:
     return {'rl.teacher.weights': 'zoo:qwen3-0.6b'}
-  return {'rl.turns.env': ''} if c.turns.env and c.path == 'host' else {}
+  if not c.turns.env or c.path != 'host':
+    return {}
+  of_recipe, none = c.turns.to_dict(), Turns().to_dict()
+  return {f'rl.turns.{k}': v for k, v in none.items() if of_recipe[k] != v}

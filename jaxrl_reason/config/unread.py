@@ -28,6 +28,7 @@ Unread = tuple[str, Any, Any, str]  # key, value, default, settings it needs
 def unread_rules(stages: Mapping[str, Run]) -> rules.Rows:
   """Refuses the first value that has no effect in any stage.
 
+  The message also has the defaults of other values that need the same setting.
   Sections of kinds of stages that are not run keep their values, for other
   lists of stages.
 
@@ -46,18 +47,19 @@ def unread_rules(stages: Mapping[str, Run]) -> rules.Rows:
       for other, run in stages.items()
     )
 
-  refused = (
+  refused = [
     (at, *unread)
     for at, found in each.items()
     for unread in found
     if is_refused(at, *unread)
-  )
-  at, key, value, default, needs = next(refused, 5 * ('',))
+  ]
+  at, key, value, _, needs = (*refused, 5 * ('',))[0]
+  defaults = {k: d for _, k, _, d, other in refused if other == needs}
+  rest = ', '.join(f'{k}={d!r}' for k, d in defaults.items())
   return (
     (
       key,
-      f'{at}{key}={value!r} has no effect without {needs}: set that, or '
-      f'{key}={default!r}',
+      f'{at}{key}={value!r} has no effect without {needs}: set that, or {rest}',
     ),
   )
 

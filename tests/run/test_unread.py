@@ -102,6 +102,16 @@ def test_a_value_that_another_choice_does_not_read_is_refused(changes, words):
     config_checks.check(config_lib.Run().changed(changes), 1)
 
 
+def test_the_message_has_all_defaults_that_one_setting_needs():
+  off = {'rl.turns.most': 2, 'rl.turns.tokens': 8, 'rl.hints.by': 'luck'}
+  assert unread_of(off) == (
+    "rl.hints.by='luck' has no effect without rl.hints.room: set that, or "
+    "rl.hints.by='step'"
+  )
+  del off['rl.hints.by']
+  assert unread_of(off).endswith('or rl.turns.most=4, rl.turns.tokens=0')
+
+
 UNIFORM = {'rl.replay.by': 'uniform', 'rl.old_logp': 'sampler'}
 STORED = {'rows': 8, 'capacity': 32}
 UNREAD = "rl.replay.by='uniform' has no effect without rl.replay.rows"
