@@ -1,4 +1,4 @@
-r"""Verifies mathematical answers: equal to the gold answer, and worked out.
+r"""Verifies mathematical answers: equal to the gold answer, and evaluated.
 
 ```
 verify('... so \\boxed{\\frac{1}{2}}', '0.5')      # True
@@ -7,12 +7,12 @@ reward('\\boxed{7-3}', {'answer': '4'})            # Verdict(0.0, ...)
 ```
   completion -> extraction -> expr.answers.same -> expr.evaluated -> verdict
 
-`verify` and `grade` compare values. `reward` is for training: a numeric gold
-answer wants an evaluated answer, and a formula of the question is no answer.
-All three are total, take bounded time (well below a second) and may be called
-from any thread: they never evaluate text, and use no signals. Status
-'unparsed' means that an answer was found but not understood, so that only its
-text was compared.
+`verify` and `grade` compare values. `reward` is for training: if the gold
+answer is numeric, the answer must be evaluated, and it must not be a formula of
+the question. All three are total and take bounded time (well below a second).
+Any thread may call them: they never evaluate text, and use no signals. Status
+'unparsed' means that the answer could not be parsed, so only its text was
+compared.
 """
 
 from jaxrl_reason.verifiers import fields, thoughts
@@ -60,8 +60,8 @@ def grade(prediction: str, gold: str, *, strict: bool = False) -> Verdict:
       outcome = answers.Outcome(False, True)
     if not outcome.same and not found.explicit:
       outcome = _as_it_stands(prediction, found.text, gold, outcome)
-  # The grammar's own limits are handled below this; what is left (a stack
-  # used up by the caller, memory) must not end a training run.
+  # The grammar handles its own limits. Other errors (a stack that the caller
+  # has filled, memory) must not end a training run.
   except (ArithmeticError, RecursionError, MemoryError, ValueError) as e:
     detail = f'{type(e).__name__}: {e}'
     return Verdict(0.0, 'error', found.text, detail)
@@ -70,7 +70,7 @@ def grade(prediction: str, gold: str, *, strict: bool = False) -> Verdict:
 
 
 def _as_it_stands(prediction: str, found: str, gold: str, outcome):
-  """Compares a short text as it stands: a guess may have cut the answer."""
+  """Compares a short text as a whole, because a guess may cut the answer."""
   body = prediction[slice(*thoughts.spoken(prediction))].strip()
   if len(body) > MAX_SHORT or body == found:
     return outcome
@@ -79,7 +79,7 @@ def _as_it_stands(prediction: str, found: str, gold: str, outcome):
 
 
 def bare_gold(gold: str) -> str:
-  """Returns the bare answer of a gold that may be a whole solution."""
+  """Returns the bare answer of a gold answer, which may be a solution."""
   if '\\boxed' in gold or '####' in gold:
     found = extraction.extract(gold, strict=True)
     return gold if found is None else found.text
@@ -99,9 +99,8 @@ def reward(
     completion: the text of the policy.
     example: has 'answer'; its 'prompt' is the question, if it is there.
     strict: reads marked answers only.
-    evaluated: refuses an answer that a numeric gold answer still has to be
-      computed from, one that is a formula of the question, and a response that
-      copies the question.
+    evaluated: refuse an answer that is not evaluated although the gold answer
+      is numeric, a formula of the question, and a copy of the question.
   """
   completion = thoughts.in_context(completion, example)
   verdict = grade(completion, example['answer'], strict=strict)
@@ -111,7 +110,7 @@ def reward(
 def checked(
   verdict: Verdict, completion: str, example: dict, *, numeric: bool = True
 ) -> Verdict:
-  """Returns a verdict that is 0 if the answer is only the problem again."""
+  """Returns the verdict, or 0 if the answer only repeats the problem."""
   if verdict.score != 1.0:
     return verdict
   response = completion[slice(*thoughts.spoken(completion))]

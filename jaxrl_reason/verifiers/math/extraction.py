@@ -39,7 +39,7 @@ ANSWER_IS = re.compile(
   re.I,
 )
 HASHED = re.compile(r'####\s*(\S.*)')
-# Only where no answer is announced: "Solution:" opens many a text.
+# Only if no answer is announced, because many texts begin with "Solution:".
 RESULT_IS = re.compile(
   r'(?:results?|solutions?|totals?)\s+(?:is|are|was|equals?)(?:\s*:)?', re.I
 )
@@ -67,12 +67,12 @@ LABEL = re.compile(r'[\W_]*[A-J]')
 OTHER_CHOICE = re.compile(
   r'\b[A-J][.):] ?\w|\b(?:or|maybe|perhaps|possibly)\b.*\b[A-J]\b'
 )
-# A name alone in dollars is talked about: "the largest $n$ is 34".
+# A bare name in dollars is not the answer: "the largest $n$ is 34".
 NAME = re.compile(
   r"\\?[A-Za-z]{1,5}'?(?:_\{?\w{1,3}\}?)?|\\(?:angle|triangle|overline|vec) ?"
   r'\{?[A-Za-z]{1,5}\}?|[A-Za-z]\([a-z](?:, ?[a-z])*\)'
 )
-# "The value of $f(3)$ is 9": the verb stands behind the formula only.
+# "The value of $f(3)$ is 9": the verb is only after the formula.
 VERB = rf'{prose.VERB}|='
 VALUE_BEHIND = re.compile(
   rf'[^.\n$]*(?:{VERB})\s*(?:about |approximately |only |just )?'
@@ -87,22 +87,22 @@ MEASURED = re.compile(
 )
 MAX_CHOICES = 80  # characters of a line of choices
 BETWEEN_BOLD = re.compile(r'\*\*([\s,]*(?:(?:or|and)[\s,]*)?)\*\*')
-# Around a box in a box: "x = " is no other answer.
+# Text around a box in a box, such as "x = ", is not another answer.
 NAMED = re.compile(r'(?:[A-Za-z_\\ (){}$]*=)?[\s$.,;{}]*')
-# Left over from decoding: <|endoftext|>, <|im_end|>, </s>.
+# Special tokens in decoded text: <|endoftext|>, <|im_end|>, </s>.
 SPECIAL_TOKENS = re.compile(r'<\|[^|<>\n]{1,40}\|>|</?s>')
 
 
 class Found(NamedTuple):
   text: str
-  explicit: bool  # marked as the answer, not guessed at
+  explicit: bool  # marked as the answer, not guessed
 
 
 def extract(text: str, *, strict: bool = False) -> Found | None:
   """Extracts the answer's text, or None."""
   body = _bounded(text[slice(*thoughts.spoken(text))])
   if not body.strip():
-    return None  # a thought is no answer
+    return None  # a thought is not an answer
   for marked in (boxed, tagged, hashed, stated):
     answer = marked(body)
     if answer is not None:
@@ -115,14 +115,14 @@ def _bounded(text: str) -> str:
 
 
 def boxed(text: str) -> str | None:
-  """Finds the last balanced box that is not empty; neighbours belong to it."""
+  """Finds the last balanced box that is not empty, with neighbouring boxes."""
   boxes = list(BOX.finditer(text))
   if not boxes:
     return None
   closes = matched_braces(text)
   found: list[str] = []
-  first = last = 0  # where the boxes that belong together begin and end
-  after = 0  # where the box at `first` ends
+  first = last = 0  # start and end of the boxes that belong together
+  after = 0  # end of the box at `first`
   joint = ', '
   for box in reversed(boxes):
     opening = text.find('{', box.end(), box.end() + 8)
@@ -166,7 +166,7 @@ def _link(text: str, start: int, end: int, after: int) -> str | None:
 
 
 def matched_braces(text: str) -> dict[int, int]:
-  """Maps the position of each { to that of its }; escaped ones do not count."""
+  """Maps the position of each { to that of its }. Ignores escaped braces."""
   stack, closes = [], {}
   for match in BRACES.finditer(text):
     if match[0] == '{':
@@ -186,7 +186,7 @@ def tagged(text: str) -> str | None:
 
 
 def hashed(text: str) -> str | None:
-  """Finds what follows the last ####, as in GSM8K."""
+  """Finds the text after the last ####, as in GSM8K."""
   start = text.rfind('####')
   line = HASHED.match(text, start) if start >= 0 else None
   if line is None:
@@ -210,7 +210,7 @@ def stated(text: str) -> str | None:
       rest = text[start : start + MAX_CHARS]
       sentence = _first_sentence(rest)
       if pattern is RESULT_IS and DIGIT.search(rest, len(sentence)):
-        return None  # a result on the way to another
+        return None  # an intermediate result
       sentence = _choices(rest, sentence)
       end = start + len(sentence)
       sentence = _closed(BETWEEN_BOLD.sub(r'\1', sentence).strip(' *'))
@@ -221,7 +221,7 @@ def stated(text: str) -> str | None:
 
 
 def _choices(rest: str, sentence: str) -> str:
-  """The line of "A. 5 or B. 6", where the sentence ends behind the A."""
+  """Returns the line of "A. 5 or B. 6", in which a sentence ends after A."""
   line = rest.split('\n', 1)[0]
   label = len(line) <= MAX_CHOICES and LABEL.fullmatch(sentence)
   several = label and OTHER_CHOICE.search(line, len(sentence))
@@ -231,13 +231,13 @@ def _choices(rest: str, sentence: str) -> str:
 
 
 def _closed(text: str) -> str:
-  """Removes bold marks if the first of them is in front of the text."""
+  """Removes bold marks if the first one is before the text."""
   return text.replace('**', '') if text.count('**') % 2 else text
 
 
 def _first_sentence(text: str) -> str:
   """Returns a text up to the first full stop outside of $...$."""
-  delimits = text.count('$') % 2 == 0  # else one of them is a currency
+  delimits = text.count('$') % 2 == 0  # otherwise one $ is a currency
   for match in SENTENCE_END.finditer(text):
     if second_guesses.OPEN_HEDGE.search(text[: match.start()]):
       continue  # the second value is on the next line
@@ -247,14 +247,14 @@ def _first_sentence(text: str) -> str:
 
 
 def narrowed(text: str) -> str:
-  """Finds the mathematics in a short text that also has prose."""
+  """Finds the mathematics in a short text with prose."""
   return text if prose.is_bare(text) else best_part(text, -1) or text
 
 
 def best_part(text: str, which: int) -> str | None:
-  """Finds a $formula$ of a text, else something **bold**, else the last number.
+  """Finds a $formula$ of a text, else a **bold** text, else the last number.
 
-  A formula with prose in it is none: "$20, so she has $5" are two prices.
+  A formula must not contain prose: "$20, so she has $5" has two prices.
   """
   text = text[-MAX_CHARS:]
   for pattern in (MATH, BOLD):
@@ -301,7 +301,7 @@ def _content(match: re.Match) -> str:
 
 
 def _together(text: str, parts: list, which: int) -> str:
-  """One part, with those that "or" joins to it."""
+  """Returns one part, with the parts that "or" joins to it."""
   low = high = which
   while low and _joined(text, parts[low - 1 : low + 1]):
     low -= 1
@@ -326,7 +326,7 @@ def _joined(text: str, pair: list) -> bool:
 
 
 def _divided(text: str, pair) -> bool:
-  """Returns whether **12** / **35** is written: a quotient, or two guesses."""
+  """Returns whether the text is **12** / **35**: a quotient or two guesses."""
   return text[pair[0][0].end() : pair[1][0].start()].strip() == '/'
 
 

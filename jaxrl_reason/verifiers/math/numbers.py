@@ -4,11 +4,11 @@
              -> the first number after the last '####', else the last number
              -> canonical digits -> equal text
 
-A number is `[-]digits[.digits]` with optional thousands commas; a currency
-sign before it and anything after it (percent, units, a full stop) are
-ignored. A minus belongs to the number only where it cannot be a subtraction:
-not after a digit, letter or closing bracket. Comparison is exact, on digits,
-so that length is no limit: 18 = 18.00 = 018 and 0.1 is not 0.10000001.
+A number is `[-]digits[.digits]` with optional commas for thousands. A currency
+sign before it and text after it (percent, units, a full stop) are ignored. A
+minus belongs to the number unless it may be a subtraction, after a digit,
+letter or closing bracket. Digits are compared exactly, for numbers of any
+length: 18 = 18.00 = 018, and 0.1 is not 0.10000001.
 """
 
 import re
@@ -17,8 +17,8 @@ from jaxrl_reason.verifiers import fields, thoughts
 from jaxrl_reason.verifiers.verdict import Verdict
 
 MARK = '####'
-# Linear: no two neighbours can match the same character. Whether commas group
-# thousands is decided in `_read`: a regex for that backtracks.
+# Linear, since no two neighbouring parts match the same character. `_read`
+# checks commas for thousands, because a regex for that backtracks.
 NUMBER = re.compile(
   r'((?<![\w)\]}.])[-\u2212])?'
   r'(?:\\?[$\u20ac\u00a3\u00a5] ?([-\u2212])?)?'
@@ -51,7 +51,7 @@ def _read(match: re.Match, place: int) -> str:
 def extract(text: str) -> str | None:
   """Extracts the canonical digits of the answer, or None without a number.
 
-  Numbers inside a thought are no answer.
+  Numbers inside a thought are ignored.
   """
   text = text[slice(*thoughts.spoken(text))]
   mark = text.rfind(MARK)

@@ -1,9 +1,9 @@
-r"""Finds a second value that a completion offers beside its answer.
+r"""Finds a second value that a completion offers besides its answer.
 
-`\boxed{12}. It could also be 35.` offers two values, of which none is the
-answer. A second value stands beside the first: only function words are between
-and behind them, and one of these words is a hedge ("or", "maybe", "possible").
-Behind the value no noun follows: in "60 or 1 hour" both are one value.
+`\boxed{12}. It could also be 35.` offers two values, so neither is the answer.
+Between and after two such values there are only function words, and one of them
+is a hedge ("or", "maybe", "possible"). No noun follows the second value: "60 or
+1 hour" is one value.
 """
 
 import re
@@ -40,12 +40,12 @@ VALUE = (
   r'|(?<!\\)\$[^$\n]{1,60}\$|\\\([^\n]{1,60}?\\\)|\*\*[^*\n]{1,60}\*\*)'
 )
 REST = rf'(?:[^\S\n]|[$*,]|\\[)\]]|\b(?:{HEDGES}|{FUNCTION_WORDS})\b)*'
-# No value of its own: the 2 of "2 * 5 = 10", and of a numbered list.
+# Not a value: the 2 of "2 * 5 = 10", and of a numbered list.
 GOES_ON = r'(?!\s*(?:[=<>+/^×÷-]|\*(?!\*)\s*[0-9(])|(?<=\n[0-9])[.)]\s)'
 BEHIND = re.compile(
   rf'({BETWEEN}){VALUE}{GOES_ON}({REST})(?![0-9]|\s*[A-Za-z\\](?!\)))', re.I
 )
-BEFORE = re.compile(  # but of "$30 + $160 or $190" the sum is meant
+BEFORE = re.compile(  # in "$30 + $160 or $190" the value is the sum
   r'(?<![-+/×÷0-9.,$])(?<!(?<!\*)\*)(?<!(?<!\*)\* )(?<![-+/×÷] )'
   rf'(?<![-+*/×÷] \$){VALUE}({BETWEEN})$',
   re.I,
@@ -53,9 +53,9 @@ BEFORE = re.compile(  # but of "$30 + $160 or $190" the sum is meant
 LINK = re.compile(BETWEEN, re.I)
 AFTER = re.compile(rf'{REST}(?=[.!?)\n]|\Z)', re.I)
 HEDGED = re.compile(HEDGE, re.I)
-# "Between 17 and 18" is hedged in front of the first value.
+# "Between 17 and 18" has its hedge before the first value.
 HEDGED_BEFORE = re.compile(r'\b(?:between|one of|either)[\s$*(\\]*$', re.I)
-# At the end of a line: the second value is on the next one.
+# At the end of a line: the second value is on the next line.
 OPEN_HEDGE = re.compile(
   r'(?:\b(?:x?or|and/or|maybe|perhaps|possibly|alternatively|versus|vs)\.?|或者?)'
   r'[\s,:]*$',
@@ -68,7 +68,7 @@ def joined(text: str, start: int, end: int, after: int) -> bool:
   """Returns whether a hedge joins the values around text[start:end].
 
   Args:
-    after: where the second value ends. The hedge may follow it.
+    after: the end of the second value. The hedge may follow it.
   """
   if end - start >= MAX_APART or not LINK.fullmatch(text, start, end):
     return False
@@ -76,15 +76,15 @@ def joined(text: str, start: int, end: int, after: int) -> bool:
 
 
 def _hedged_behind(text: str, end: int) -> bool:
-  """Returns whether a sentence ends as "35 is also possible." does."""
+  """Returns whether a sentence ends as in "35 is also possible."."""
   rest = AFTER.match(text, end, end + MAX_APART)
   return bool(rest and HEDGED.search(rest[0]))
 
 
 def with_others(text: str, start: int, end: int, answer: str) -> str:
-  """Returns the answer at text[start:end] and the values beside it.
+  """Returns the answer at text[start:end] and values that hedges join to it.
 
-  "Or about" joins a rounding, every other hedge joins an alternative.
+  "Or about" joins a rounding, all other hedges an alternative.
   """
   before = BEFORE.search(text[max(0, start - MAX_APART) : start])
   if before and (

@@ -1,8 +1,8 @@
-"""Verifies as `math.reward` does, with sympy for sums, integrals and limits.
+"""Verifies as `math.reward`, and by sympy for sums, integrals and limits.
 
-sympy runs only if the usual comparison says no and one of the answers has
-such an operator. It can run for minutes: use this reward in a `VerifierPool`,
-whose limit makes such a case invalid. The import takes half a second, once per
+sympy runs only if the usual comparison fails and one of the answers has such an
+operator. It can run for minutes, so use this reward in a `VerifierPool`, whose
+time limit makes such a case invalid. The import takes half a second, once per
 pool.
 """
 

@@ -1,26 +1,26 @@
-"""Answers as expressions: text -> tokens -> tree -> "are these two equal?".
+"""Compares answers as expressions: text -> tokens -> tree -> equality.
 
-  answers         two texts compared, in every fair reading; the way in
-  text            Unicode and LaTeX dress to plain LaTeX/ASCII
-  tokens          one linear regex; numbers, commands, words, operators
-  vocabulary, units   the names that are known
-  parser          recursive descent to `nodes.Node`, with limits; mixed in are
+  answers         the entry: compares two texts in all plausible readings
+  text            converts Unicode and LaTeX notation to plain LaTeX/ASCII
+  tokens          one linear regex: numbers, commands, words, operators
+  vocabulary, units   the known names
+  parser          recursive descent to `nodes.Node`, with limits; its mixins are
                   atoms, brackets, commands and quantities
-  quotients       products, and remarks in brackets behind a value
-  evaluate        a walk over a tree, in one of two domains:
+  quotients       products, and remarks in brackets after a value
+  tree_walk       evaluates a tree in one of two domains:
   exact, numeric  rationals (or modulo a prime), and mpmath
   scalars         equality of two expressions, with units
   sets            intervals, unions, inequalities as subsets of the reals
   forms           the shape of an answer: equation, list, tuple
   proportional    equations that differ by a factor
-  chains, solved  which side of a chain counts; the problem is no answer
+  chains, solved  the values of a chain of sides; solved equations
+  evaluated       checks that an answer is evaluated
   chance, steps   secret primes and points; points where floors jump
   compare         equality of two answers
   words           answers that are text, choices, dates or clock times
-  symbolic        sums, integrals, limits by sympy; never used unasked
+  by_sympy        sums, integrals, limits by sympy, only for `math.symbolic`
 
-Everything here but `symbolic` is total and bounded: input that is too long,
-too deep or too large raises `nodes.Limit`, input that is not understood
-`nodes.ParseError`; nothing evaluates text, and nothing depends on threads or
-signals.
+All modules except `by_sympy` are total and bounded. Input that is too long, too
+deep or too large raises `nodes.Limit`, and input that cannot be parsed
+`nodes.ParseError`. No text is evaluated, and threads and signals are not used.
 """

@@ -1,8 +1,8 @@
-"""Two answers as text: cleaned, read, and compared in every fair reading.
+"""Compares two answers, given as texts, in all plausible readings.
 
-same text -> choices -> dates, times -> words -> trees, in the usual reading
-first and then in the others the text allows (1,234 as a list, 1/2x as
-1/(2x), the m of "5 m" as a metre)
+equal text -> choices -> dates, times -> words -> trees: first in the usual
+reading, then in other readings of the text (1,234 as a list, 1/2x as 1/(2x),
+the m of "5 m" as a metre)
 """
 
 import itertools
@@ -34,13 +34,11 @@ SPACES = re.compile(r'(?:\\[,;:! ]|\\q?quad|\\(?:left|right)(?![a-z])|[\s~$])+')
 
 class Outcome(NamedTuple):
   same: bool
-  parsed: bool  # both were understood; otherwise their text was compared
+  parsed: bool  # True: both were parsed; False: their texts were compared
 
 
 def plain_number(text: str) -> str | None:
-  """Returns canonical digits of a lone number of any size, without
-  arithmetic.
-  """
+  """Returns the canonical digits of a bare number of any size."""
   match = PLAIN_NUMBER.fullmatch(text)
   if match is None:
     return None
@@ -51,7 +49,7 @@ def plain_number(text: str) -> str | None:
 
 
 def squashed(text: str) -> str:
-  """Removes spacing, for comparison as text; 1 2 is not 12."""
+  """Removes spacing for a comparison as text. 1 2 does not become 12."""
   return SPACES.sub(_gap, text).replace('\\dfrac', '\\frac')
 
 
@@ -86,7 +84,7 @@ def same(a: str, b: str) -> Outcome:
 
 
 def _special(a: str, b: str) -> Outcome | None:
-  """Choices, times and dates; None when neither applies to both."""
+  """Compares choices, times and dates. None: they are neither."""
   choice_a, choice_b = words.choice(a), words.choice(b)
   if choice_a and choice_b:
     return Outcome(choice_a == choice_b, True)
@@ -126,7 +124,7 @@ def _expressions(a: str, b: str) -> Outcome:
 
 
 def _unlabelled(a: str, b: str) -> tuple[str, str]:
-  """ "(B) 12" against "12": the letter is only a label."""
+  """Compares "(B) 12" with "12": the letter is only a label."""
   labelled_a, labelled_b = words.labelled_choice(a), words.labelled_choice(b)
   if labelled_a and not labelled_b:
     return labelled_a[1], b
@@ -140,7 +138,7 @@ def _as_text(text: str) -> str:
 
 
 class Readings:
-  """The trees of one text, made when they are asked for."""
+  """The trees of one text, parsed on demand."""
 
   def __init__(self, text: str, is_text: bool):
     self.text = text
@@ -151,11 +149,12 @@ class Readings:
     )
 
   def variants(self, against: Node) -> list[dict]:
-    """Returns keyword arguments of the other readings, given the other
+    """Returns parser arguments of the other readings, given the other
     answer.
     """
     found = []
-    # 1,200 may be the list of 1 and 200 beside a list with units or names.
+    # 1,200 may be the list of 1 and 200 if the other is a list with units or
+    # names.
     if 'commas' in self.others and not (
       forms.is_tuple(against) or self._is_one_number(against)
     ):
@@ -169,7 +168,7 @@ class Readings:
     return found
 
   def _is_one_number(self, against: Node) -> bool:
-    """Returns whether a text is a number such as 1,200 beside two numbers."""
+    """Returns whether a text such as 1,200 is compared with two numbers."""
     return self.text.count(',') == 1 and (
       against.kind == 'seq' and all(item.kind == 'num' for item in against.args)
     )
@@ -191,7 +190,7 @@ def _any_reading(a: Readings, b: Readings, budget: Budget) -> bool:
 
 
 def value(text: str) -> Node:
-  """Returns the tree of an answer, of an equation its value."""
+  """Returns the tree of an answer, or of the value of an equation."""
   node = parse(clean(text))[0]
   if forms.is_equation(node) and forms.is_name(node.args[0]):
     return node.args[-1]

@@ -1,4 +1,4 @@
-"""The smallest pieces of the grammar: numbers, names, brackets, commands."""
+"""Parses the atoms of the grammar: numbers, names, brackets, commands."""
 
 from fractions import Fraction
 
@@ -15,7 +15,7 @@ COUNTS = {'C': 'binom', 'P': 'perm'}
 
 
 class Atoms:
-  """Mixed into `parser.Parser`, which has the token position."""
+  """A mixin of `parser.Parser`, which has the token position."""
 
   def atom(self) -> Node:
     token = self.token
@@ -47,7 +47,7 @@ class Atoms:
     return Node('base', (), (str(int(digits.value)), int(base.value)))
 
   def _mixed_fraction(self) -> Fraction | None:
-    """The 1/2 of 3 1/2 and of 3\\frac{1}{2}, if that is what follows."""
+    """Parses the 1/2 of 3 1/2 and of 3\\frac{1}{2}, if it follows."""
     tokens = [self.peek(i) for i in range(8)]
     kinds = [t.kind for t in tokens]
     if kinds[:3] == ['num', 'op', 'num'] and tokens[1].value == '/':
@@ -74,7 +74,7 @@ class Atoms:
     return Fraction(above, below)
 
   def _ordinal(self):
-    """15th: two letters glued to a number."""
+    """Parses 15th: two letters directly after a number."""
     first, second = self.token, self.peek()
     if (
       first.kind == second.kind == 'letter'
@@ -102,7 +102,9 @@ class Atoms:
     return self._named(name)
 
   def _named(self, name: str) -> Node:
-    """A variable with its subscript and primes, or a function applied."""
+    """Parses a variable with subscript and primes, or a function
+    application.
+    """
     if name == 'C' and self.on('_', '^') or name in 'AP' and self.on('_'):
       counted = self._combination(name)
       if counted is not None:
@@ -125,7 +127,7 @@ class Atoms:
     return symbol(name)
 
   def _prime_ahead(self) -> bool:
-    """' or ^\\prime or ^{\\prime}; leaves the position at the script."""
+    """Checks for ' or ^\\prime or ^{\\prime}, and stays at the script."""
     if self.on("'"):
       return True
     ahead = self.peek(2 if self.peek().value == '{' else 1)
@@ -160,7 +162,7 @@ class Atoms:
     return ahead[:2] == ['-', '1'] or ahead == ['{', '-', '1', '}']
 
   def _combination(self, name: str) -> Node | None:
-    """C_5^2, A_5^2: n below, k above."""
+    """Parses C_5^2, A_5^2: n below, k above."""
     start = self.at
     first = self.next().value
     if first == '_' or name == 'C':
@@ -177,7 +179,7 @@ class Atoms:
     return None
 
   def _raw_script(self) -> str:
-    """A subscript as text: names are not computed with."""
+    """Returns a subscript as text, because it is part of a name."""
     if not self.take('{'):
       return str(self.next().value)
     parts, open_ = [], 1

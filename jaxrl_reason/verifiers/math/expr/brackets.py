@@ -1,4 +1,4 @@
-"""Brackets and environments: tuples, intervals, sets, vectors, matrices."""
+"""Parses brackets and environments: tuples, intervals, sets, matrices."""
 
 from jaxrl_reason.verifiers.math.expr.nodes import EMPTY, Node, ParseError
 
@@ -6,7 +6,7 @@ MATRICES = frozenset('matrix pmatrix bmatrix Bmatrix smallmatrix array'.split())
 
 
 class Brackets:
-  """Mixed into `parser.Parser`, which has the token position."""
+  """A mixin of `parser.Parser`, which has the token position."""
 
   def bracketed(self, left: str) -> Node:
     """Parses a group, a tuple, or an interval of any openness."""
@@ -45,7 +45,7 @@ class Brackets:
       return _system(node)
     self.expect('}', '\\}')
     if node.kind == 'seq' and node.value in (',', 'and'):
-      # TeX does not print plain braces: {1, 2} may be a list as well.
+      # TeX does not print plain braces, so {1, 2} may also be a list.
       return node._replace(value='{}' if explicit else ',')
     if explicit and node.kind != 'builder':
       return Node('seq', (node,), '{}')
@@ -98,7 +98,9 @@ def _environment(name: str, rows: list[list[Node]]) -> Node:
 
 
 def _system(node: Node) -> Node:
-  """\\left\\{ and an array, with no brace to close it: equations, or cases."""
+  """Converts \\left\\{ and an array without closing brace: equations or
+  cases.
+  """
   if node.value[1] == 1:
     return Node('seq', node.args, 'and')
   return Node('opaque', node.args, 'cases')

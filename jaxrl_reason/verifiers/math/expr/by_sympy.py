@@ -1,8 +1,8 @@
-"""The last resort: sums, integrals and limits, decided by sympy.
+"""Compares sums, integrals and limits by sympy.
 
-Objects are built from the tree, never from a string. sympy has no bound on
-time or memory, so this runs only where it is asked for and can be killed: in
-a worker of the pool, by `math_symbolic.reward`.
+sympy's objects are built from the tree, never from a string. sympy bounds
+neither time nor memory, so this runs only in a worker of the pool, which can be
+killed, for `math.symbolic.reward`.
 """
 
 import sympy
@@ -35,7 +35,7 @@ CONSTANTS = {'pi': sympy.pi, 'e': sympy.E, 'i': sympy.I, 'inf': sympy.oo}
 
 
 class Builder(Evaluator):
-  """Trees to sympy expressions."""
+  """Converts trees to sympy expressions."""
 
   def number(self, value):
     return sympy.Rational(value.numerator, value.denominator)
@@ -59,7 +59,7 @@ class Builder(Evaluator):
     return base ** self._small(exponent)
 
   def _small(self, value):
-    """sympy computes integer powers and factorials whatever their size."""
+    """Bounds exponents, since sympy computes integer powers of any size."""
     if value.is_number and not abs(value) <= MAX_EXPONENT:
       raise Outside('a large exponent')
     return value
@@ -83,7 +83,7 @@ class Builder(Evaluator):
     return builder(node.args)
 
   def _range(self, args):
-    """(k, 1, n) of the scripts k = 1 and n."""
+    """Returns (k, 1, n) of the scripts k = 1 and n."""
     start, end = args[0], args[1]
     if start.kind != 'rel' or start.value != ('=',):
       raise Outside('the range')

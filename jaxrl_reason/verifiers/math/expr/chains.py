@@ -1,10 +1,10 @@
-r"""Values of a chain of sides: x = 2 + 3 = 5, A = 4 pi ~ 12.57, 5 (= 10/2).
+r"""Computes the values of chains: x = 2 + 3 = 5, A = 4 pi ~ 12.57, 5 (= 10/2).
 
 In a chain of equations the last side is the answer. If a name ends the chain,
 the other sides are the answer, and they must agree. In a chain with an
-approximation two sides count: the rounded value and its rounding. If the
-rounding is poor, only the rounding counts. A side that is no rounding of the
-first side makes the chain invalid. Otherwise a chain would be a list of
+approximation two sides count: the exact value and its rounding. If the rounding
+is poor, only the rounding counts. A side that is not a rounding of the first
+side makes the chain invalid, because otherwise a chain could list several
 guesses: `204 \approx 205` has no value.
 """
 
@@ -20,15 +20,15 @@ from jaxrl_reason.verifiers.math.expr.nodes import (
 from jaxrl_reason.verifiers.math.expr.numeric import Numeric
 
 NEARLY = 0.1  # relative gap of sides that can be the same quantity
-DIGITS = 0.005  # the same where no last digit is in sight
-MAX_PLACES = 30  # decimals of a value that ends; more count as endless
-SIGNIFICANT = 40  # digits of a value, of the 60 that are right
+DIGITS = 0.005  # the same for sides without a last digit
+MAX_PLACES = 30  # largest number of decimals that counts as finite
+SIGNIFICANT = 40  # digits of a value that are read, of 60 correct ones
 ENDLESS = 10**6
 ROUNDED = frozenset(('~', 'note'))
 
 
 def values(equation: Node, budget: Budget) -> list[Node]:
-  """Returns the values of `x = 5` for a comparison with `5`: at most two."""
+  """Returns at most two values of `x = 5` for a comparison with `5`."""
   sides, operators = list(equation.args), list(equation.value)
   first = _is_label(sides[0])
   last = not first and _is_label(sides[-1])
@@ -46,7 +46,7 @@ def values(equation: Node, budget: Budget) -> list[Node]:
 
 
 def _is_label(node: Node) -> bool:
-  """Returns whether a side names the value: P(A), but not ln 2, a constant."""
+  """Returns whether a side is a name of the value: P(A), but not ln 2."""
   constant = node.kind == 'call' and not names(node)
   return forms.is_name(node) and not constant
 
@@ -82,7 +82,7 @@ def _rounds(exact: Node, side: Node, budget: Budget) -> bool:
 
 
 def _is_rounding(exact: Node, side: Node, budget: Budget) -> bool:
-  """Returns whether `side` has fewer decimals and is as near as they allow."""
+  """Returns whether `side` is `exact` rounded to fewer decimals."""
   gap, step = _gap(exact, side, budget), _step(side)
   if not _is_coarser(exact, side, budget):
     return False
@@ -93,14 +93,14 @@ def _is_rounding(exact: Node, side: Node, budget: Budget) -> bool:
 
 
 def _readings(a: Node, b: Node) -> list[tuple[Node, Node]]:
-  """Returns two sides as they are, and without a unit that only one has."""
+  """Returns two sides, also without a unit that only one of them has."""
   if bool(scalars.units_of(a)) == bool(scalars.units_of(b)):
     return [(a, b)]
   return [(a, b), (scalars.without_units(a), scalars.without_units(b))]
 
 
 def _same_value(a: Node, b: Node, budget: Budget) -> bool:
-  """Returns whether two sides are equal, digits in a base as their value."""
+  """Returns whether two sides are equal, with digits in a base as a value."""
   if 'base' in (a.kind, b.kind):
     return scalars.decide(a, b, budget)
   return scalars.equal(a, b, budget)
@@ -121,9 +121,9 @@ def _is_poor(exact: Node, side: Node, budget: Budget) -> bool:
 def _is_coarser(exact: Node, side: Node, budget: Budget) -> bool:
   """Returns whether a side has fewer decimals than the value it rounds.
 
-  An integer has no decimals to lose: 1999 ~ 2000 is a rounding to thousands,
-  but it would pay two neighbours, as 9 ~ 10 would. A percent sign moves the
-  point on both sides, or decides which side has fewer decimals.
+  Integers have no decimals: 1999 ~ 2000 is a rounding to thousands, but
+  accepting it would accept two neighbouring integers, as in 9 ~ 10. A percent
+  sign moves the point on both sides, or changes which side has fewer decimals.
   """
   return _decimals(side, budget) < _decimals(exact, budget)
 
@@ -166,7 +166,7 @@ def _items(node: Node) -> list[Node] | None:
 
 
 def _gap(a: Node, b: Node, budget: Budget) -> float:
-  """Computes |a - b| / |b|; infinite where a side has no value."""
+  """Computes |a - b| / |b|; infinite if a side has no value."""
   domain = Numeric(budget)
   try:
     x, y = domain.value(a), domain.value(b)
@@ -183,7 +183,7 @@ def _literal(node: Node) -> Node | None:
 
 
 def _places(node: Node) -> int:
-  """Counts the decimals of a literal; negative for zeros at its end."""
+  """Counts the decimals of a literal; negative for trailing zeros."""
   literal = _literal(node)
   if literal is None:
     return 0

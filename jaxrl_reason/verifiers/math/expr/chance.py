@@ -1,15 +1,15 @@
-"""Secret randomness: primes and shares that no answer was written against.
+"""Samples secret primes and points, once per process.
 
-Drawn once per process. Two equal answers agree at every prime and point, so
-that their verdict does not depend on the draw; two others agree there by an
-accident that nobody can arrange, because nobody can know the draw.
+Equal answers agree at every prime and point, so their verdict does not depend
+on the sample. Different answers agree with a negligible probability, because an
+answer cannot be constructed for a secret sample.
 """
 
 import functools
 import hashlib
 import secrets
 
-BITS = 256  # of a prime: an accident takes degree / 2^255
+BITS = 256  # of a prime: false equality has probability degree / 2^255
 KEY = secrets.token_bytes(32)
 ROUNDS = 24  # a composite number passes with probability 4^-24
 
@@ -24,15 +24,13 @@ def prime(which: int) -> int:
 
 
 def share(name: str, size: int = 40) -> int:
-  """Returns `size` bytes that belong to a name, mixed with the process's
-  key.
-  """
+  """Returns `size` bytes for a name, derived from the key of the process."""
   mixed = hashlib.blake2b(name.encode(), key=KEY, digest_size=size)
   return int.from_bytes(mixed.digest(), 'big')
 
 
 def _is_prime(number: int) -> bool:
-  """The test of Miller and Rabin (J. Number Theory 1980), random bases."""
+  """Tests primality by Miller and Rabin (J. Number Theory 1980)."""
   if any(number % small == 0 for small in range(3, 40, 2)):
     return False
   odd, twos = number - 1, 0

@@ -1,4 +1,4 @@
-"""LaTeX commands with their arguments and scripts, and functions."""
+"""Parses LaTeX commands with arguments and scripts, and functions."""
 
 from jaxrl_reason.verifiers.math.expr import vocabulary as v
 from jaxrl_reason.verifiers.math.expr.nodes import (
@@ -22,7 +22,7 @@ HATS = frozenset(
   'vec hat overrightarrow widehat overline bar tilde widetilde underline dot '
   'ddot'.split()
 )
-# A vector has one name with and without its arrow. These make another name.
+# A vector has one name with and without its arrow. These marks change the name.
 PRIMES = {'dot': "'", 'ddot': "''"}
 OTHER_NAMES = {'widehat': 'hat', 'hat': 'hat', 'widetilde': 'tilde'}
 OTHER_NAMES |= {'tilde': 'tilde'}
@@ -32,7 +32,7 @@ TRIGONOMETRIC = frozenset(('sin', 'cos', 'tan', 'cot', 'sec', 'csc'))
 
 
 class Commands:
-  """Mixed into `parser.Parser`, which has the token position."""
+  """A mixin of `parser.Parser`, which has the token position."""
 
   def _atom_cmd(self) -> Node:
     name = self.next().value
@@ -213,7 +213,7 @@ class Commands:
     return inner.args if inner.kind == 'seq' else (inner,)
 
   def _bare_argument(self, name: str) -> Node:
-    """2 pi x of `sin 2 pi x`; stops at the next function or bracket."""
+    """Parses 2 pi x of `sin 2 pi x`, up to the next function or bracket."""
     parts = [self.power()]
     while self._continues(parts):
       parts.append(self.power())
@@ -242,7 +242,7 @@ MAX_TERMS, MAX_NODES = 100, 2000  # of a sum or product written out
 
 
 def _written_out(name: str, scripts: list[Node], body: Node) -> Node | None:
-  """A sum or product from a number to a number as its terms."""
+  """Expands a sum or product between two numbers into its terms."""
   if name not in ('sum', 'prod') or len(scripts) != 2:
     return None
   start, stop = scripts

@@ -1,9 +1,9 @@
 """Compares two answers: lists, tuples, sets, equations, matrices.
 
-What is allowed to differ is what question and answer leave open: the order
-of solutions, `x = 5` for `5`, (1, 2) for `1, 2` in that order, the bound
-variable of a set, an equation's constant factor. What is not: brackets of
-intervals, the number of elements, the order in a tuple.
+These may differ: the order of solutions, `x = 5` for `5`, (1, 2) for `1, 2` in
+that order, the bound variable of a set, and a constant factor of an equation.
+These must agree: brackets of intervals, the number of elements, and the order
+in a tuple.
 """
 
 import itertools
@@ -36,14 +36,14 @@ from jaxrl_reason.verifiers.math.expr.proportional import (
 )
 from jaxrl_reason.verifiers.math.expr.tree_walk import Outside
 
-MAX_RESTATED = 5  # values of both sides together
+MAX_RESTATED = 5  # largest number of values of both sides together
 CONGRUENT = ('=', 'mod')  # n = 2 (mod 5)
 ARGUMENT = symbol('argument of a function')
 AXES = tuple(symbol(f'unit vector {axis}') for axis in 'ijk')
 
 
 def equal(a: Node, b: Node, budget: Budget) -> bool:
-  """Returns whether two answers are the same, whichever is the gold one."""
+  """Returns whether two answers are equal. Symmetric."""
   a, b = tidy(a, b)
   if a == b or _mirrored(a) == b or _dispatch(a, b, budget):
     return True
@@ -51,7 +51,7 @@ def equal(a: Node, b: Node, budget: Budget) -> bool:
 
 
 def _mirrored(node: Node) -> Node:
-  """c > b > a for a < b < c."""
+  """Rewrites c > b > a as a < b < c."""
   if node.kind != 'rel' or any(op not in sets.FLIPPED for op in node.value):
     return node
   flipped = tuple(sets.FLIPPED[op] for op in reversed(node.value))
@@ -133,7 +133,9 @@ def _equations(a: Node, b: Node, budget: Budget) -> bool:
 
 
 def _chains(a: Node, b: Node, budget: Budget) -> bool:
-  """x = 2 + 3 = 5 is x = 5; (x-1)/2 = y/3 = z is two equations."""
+  """Splits chains: x = 2 + 3 = 5 is x = 5; (x-1)/2 = y/3 = z is two
+  equations.
+  """
   first_a, first_b = a.args[0], b.args[0]
   if is_name(first_a) or is_name(first_b) or not (names(a) and names(b)):
     named = is_name(first_a) == is_name(first_b)
@@ -154,14 +156,14 @@ def _chains(a: Node, b: Node, budget: Budget) -> bool:
 
 
 def _bound_alike(a: Node, b: Node) -> tuple[Node, Node]:
-  """Names the variables of f(x) = 2x and g(t) = 2t alike."""
+  """Renames the variables of f(x) = 2x and g(t) = 2t to the same name."""
   calls = [n.args[0] for n in (a, b)]
   bound = all(
     n.kind == 'call' and len(n.args) == 1 and n.args[0].kind == 'sym'
     for n in calls
   )
   if bound and (calls[0].value == calls[1].value or both_functions(a, b)):
-    # A name that nobody uses: in g(t) = t + x another x is meant.
+    # An unused name, because the x of g(t) = t + x is another variable.
     a, b = (replace(n, n.args[0].args[0], ARGUMENT) for n in (a, b))
   return a, b
 
@@ -197,7 +199,7 @@ def _many(a: Node, b: Node, budget: Budget) -> bool:
 
 
 def _restated(a: list[Node], b: list[Node], budget: Budget) -> bool:
-  """60 and "0.6 or 60%": one value, however it is written."""
+  """Compares 60 with "0.6 or 60%", which is one value in two notations."""
   if len(a) + len(b) > MAX_RESTATED:
     return False
   alike = all(
@@ -209,7 +211,7 @@ def _restated(a: list[Node], b: list[Node], budget: Budget) -> bool:
 
 
 def _list_and_tuple(a: Node, b: Node, budget: Budget) -> bool:
-  """(1, 2) against `1, 2` or against `x = 1, y = 2`."""
+  """Compares (1, 2) with `1, 2` or with `x = 1, y = 2`."""
   ordered, listed = (a, b) if is_tuple(a) else (b, a)
   if listed.has('pm') or ordered.has('pm'):
     return _same_elements(elements(ordered), elements(listed), budget)
@@ -239,14 +241,14 @@ def _in_order(a, b, budget: Budget) -> bool:
 def _same_elements(
   a: list[Node], b: list[Node], budget: Budget, *, distinct: bool = False
 ) -> bool:
-  """A one-to-one match in any order; sets ignore repetitions."""
+  """Matches elements one-to-one in any order. Sets ignore repetitions."""
   if distinct:
     a, b = _distinct(a, budget), _distinct(b, budget)
   if len(a) != len(b):
     return False
   left = list(b)
   for item in a:
-    # The same place first: most lists are in the same order.
+    # Try the same position first: most lists have the same order.
     # {1, {2}} is not {1, 2}, though {2} alone may be 2.
     alike = (x for x in left if is_set(x) == is_set(item))
     match = next((x for x in alike if equal(item, x, budget)), None)
@@ -268,7 +270,7 @@ def _distinct(items: list[Node], budget: Budget) -> list[Node]:
 
 
 def _sets(a: Node, b: Node, budget: Budget) -> bool | None:
-  """None when one of them is no set of reals after all."""
+  """Compares sets of reals. None: one of them is not a set of reals."""
   if is_tuple(a) and is_tuple(b) and len(a.args) > 2:
     return None
   try:
@@ -305,7 +307,7 @@ def _matrices(a: Node, b: Node, budget: Budget) -> bool:
     return _same_shape(a, b, budget)
   (shape_a, cells_a), (shape_b, cells_b) = one, other
   if shape_a != shape_b and not (
-    # A tuple is a row vector as well as a column.
+    # A tuple is a row vector or a column vector.
     (a.kind != 'matrix' or b.kind != 'matrix')
     and sorted(shape_a) == sorted(shape_b)
     and 1 in shape_a
@@ -315,7 +317,7 @@ def _matrices(a: Node, b: Node, budget: Budget) -> bool:
 
 
 def _as_tuple(node: Node) -> Node:
-  """A row or column as a tuple; anything else as it is."""
+  """Converts a row or column to a tuple. Returns other nodes unchanged."""
   if node.kind == 'matrix' and 1 in node.value:
     return Node('seq', node.args, '()')
   return node
@@ -326,7 +328,7 @@ def _has_axes(node: Node) -> bool:
 
 
 def _with_axes(node: Node) -> Node:
-  """4i - 3j: plain letters for the unit vectors."""
+  """Converts 4i - 3j, with plain letters for the unit vectors."""
   if symbol('j') not in node.walk():
     return node
   node = replace(node, Node('const', (), 'i'), AXES[0])
@@ -334,7 +336,7 @@ def _with_axes(node: Node) -> Node:
 
 
 def _vector(a: Node, b: Node, budget: Budget) -> bool:
-  """(1, 2) against i + 2j."""
+  """Compares (1, 2) with i + 2j."""
   ordered, other = (a, b) if is_tuple(a) else (b, a)
   if other.kind == 'call' and other.value in ('binom', 'perm'):
     return _in_order(ordered.args, other.args, budget)  # a point C or P
@@ -356,7 +358,7 @@ def _vector(a: Node, b: Node, budget: Budget) -> bool:
 
 
 def _ratios(a: Node, b: Node, budget: Budget) -> bool:
-  """1:2:3 is 2:4:6."""
+  """Compares ratios: 1:2:3 equals 2:4:6."""
   if a.kind != b.kind or len(a.args) != len(b.args):
     return False
   return all(
@@ -368,7 +370,7 @@ def _ratios(a: Node, b: Node, budget: Budget) -> bool:
 
 
 def _same_shape(a: Node, b: Node, budget: Budget) -> bool:
-  """Inequalities in several variables, and whatever is only structure."""
+  """Compares inequalities in several variables, and other structures."""
   if a.kind != b.kind:
     return False
   if a.kind == 'rel' and len(a.args) == len(b.args) == 2:

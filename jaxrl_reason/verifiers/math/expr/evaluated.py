@@ -1,10 +1,10 @@
-r"""Checks that an answer is worked out, and is not the problem once more.
+r"""Checks that an answer is evaluated, and does not repeat the problem.
 
-`\log_4 16` equals 2, but it is the problem of a question, not its answer. Two
-checks, both on answers that equal the gold answer:
+`\log_4 16` equals 2, but it is the problem of a question, not its answer. There
+are two checks of answers that equal the gold answer:
 
-  is_evaluated   a numeric gold answer wants a numeral, a fraction, a surd:
-                 nothing that the fields of rational numbers still compute
+  is_evaluated   if the gold answer is numeric, the answer is a numeral, a
+                 fraction or a surd, without operations on rational numbers
   restates       the answer is a formula of the question, and the gold answer
                  is another formula; a number only if the question asks for
                  another form of it
@@ -38,7 +38,7 @@ from jaxrl_reason.verifiers.math.expr.text import clean
 from jaxrl_reason.verifiers.math.expr.tree_walk import Outside
 
 LARGE = 10**6  # from here on 2^100, 20! and C(50, 6) may stay
-MAX_FORMULAS = 40  # of a question
+MAX_FORMULAS = 40  # largest number of formulas of a question
 DEGREE = '°'
 LITERALS = frozenset(('num', 'dec'))
 ORDERED = frozenset(('add', 'mul'))
@@ -49,12 +49,12 @@ FOLDED = re.compile(r'mod|!!')  # the parser computes 17 mod 5 and 7!!
 FORMULA = re.compile(
   r'\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]', re.S
 )
-# Between the words of a question are formulas that no dollars mark.
+# Words of a question, between which there are formulas without dollars.
 WORD = re.compile(
   rf'(?<![^\s,.;:?!(])(?!(?:{"|".join(vocabulary.FUNCTIONS)})\b)'
   r"(?:[A-Za-z]{2,}(?:['’-][A-Za-z]+)*|[aAI])(?![^\s,.;:?!)])"
 )
-# In front of a number, or anywhere: the question asks for another form of it.
+# Before a number, or anywhere: the question asks for another form of it.
 ASKED = re.compile(
   r'\b(?:what is|compute|evaluate|calculate|find|determine)\s*'
   r'(?:the (?:exact )?(?:value|form) of\s*)?[\s$(\\\[]*$',
@@ -70,9 +70,9 @@ NEUTRAL = {'add': ZERO, 'mul': ONE, 'div': ONE, 'pow': ONE}
 
 
 def is_evaluated(answer: str, gold: str) -> bool:
-  """Returns whether an answer is worked out as far as a numeric gold answer.
+  """Returns whether an answer is evaluated as far as a numeric gold answer.
 
-  True if the gold answer is not numeric, or is not worked out itself.
+  True if the gold answer is not numeric, or not evaluated.
   """
   trees = _tree(answer), _tree(gold)
   if None in trees:
@@ -111,7 +111,7 @@ def restates(answer: str, gold: str, question: str) -> bool:
     written = NUMBER_DRESS.sub('', written.rsplit('=', 1)[-1])
   stands = written in _squashed(question)
   if is_number and not stands:
-    return False  # 3.5 where the question has 3 1/2
+    return False  # 3.5 if the question has 3 1/2
   if stands and not is_number:
     return True
   new_form = NEW_FORM.search(question)
@@ -123,7 +123,7 @@ def restates(answer: str, gold: str, question: str) -> bool:
 
 
 def _joins_sets(node: Node) -> bool:
-  r"""Returns whether (1, 5) \cap (3, 8) or {1} \cup {2} is still to do."""
+  r"""Returns whether (1, 5) \cap (3, 8) or {1} \cup {2} is not evaluated."""
   return node.kind == 'setop' and (
     node.value == 'inter'
     or all(a.kind == 'seq' and a.value == '{}' for a in node.args)
@@ -171,7 +171,7 @@ def _spans(question: str) -> list[tuple[int, str]]:
 def canonical(node: Node) -> Node:
   """Returns a tree whose sums and products are flat and sorted.
 
-  Zeros of sums, factors and divisors of 1, and counted things are left out.
+  Zeros of sums, factors and divisors of 1, and counted things are removed.
   """
   args = [canonical(arg) for arg in node.args]
   if node.kind in ORDERED:
@@ -208,7 +208,7 @@ def _core(node: Node) -> Node:
 
 
 def _without_units(node: Node) -> Node:
-  """Drops the units that multiply the whole value."""
+  """Removes the units that multiply the whole value."""
   if node.kind == 'mul':
     kept = tuple(arg for arg in node.args if not _is_unit(arg))
     if kept and len(kept) < len(node.args):
@@ -227,7 +227,7 @@ def _values(node: Node) -> list[Node]:
   """Returns the scalars of an answer: elements, ends, cells, sides."""
   if node.kind == 'rel':
     sides = [s for s in node.args if not forms.is_name(s) or not names(s)]
-    if sets.is_set_like(node):  # the 1 of x - 1 > 0 too
+    if sets.is_set_like(node):  # also the 1 of x - 1 > 0
       terms = [t for s in sides for t in (s.args if s.kind == 'add' else (s,))]
       sides = [term for term in terms if not names(term)]
     return [value for side in sides for value in _values(side)]
@@ -250,7 +250,7 @@ class Style:
     self.bases = any(node.has('base') for node in wanted)
 
   def is_final(self, node: Node) -> bool:
-    """Returns whether a value is a numeral, or a surd with nothing to do."""
+    """Returns whether a value is a numeral or an evaluated surd."""
     node = _without_units(node)
     if names(node):
       return False

@@ -1,11 +1,11 @@
-"""Exact values: rational numbers, and polynomials modulo a prime.
+"""Computes exact values: rational numbers, and polynomials modulo a prime.
 
-Two constants are compared as fractions. Two rational functions are compared
-at random points modulo a prime of 256 bits: they agree there by accident with
-a probability of degree / 2^255 (Schwartz, JACM 1980), and no intermediate
-value ever grows. Prime and points are drawn per process: with a public prime p
-an answer could add p and keep its residue. Powers, factorials and binomials
-are bounded by their bit length before they are computed.
+Two constants are compared as fractions. Two rational functions are compared at
+random points modulo a prime of 256 bits: different functions agree there with a
+probability of degree / 2^255 (Schwartz, JACM 1980), and intermediate values do
+not grow. Prime and points are sampled per process, because with a public prime
+p an answer could add p without a change of its residue. The bit length of
+powers, factorials and binomials is bounded before they are computed.
 """
 
 import math
@@ -52,7 +52,7 @@ def bits(value: Fraction) -> int:
 
 
 class Exact(Evaluator):
-  """Rational constants; everything else is Outside."""
+  """Computes rational constants. Other nodes raise Outside."""
 
   def number(self, value: Fraction) -> Fraction:
     return value
@@ -62,7 +62,7 @@ class Exact(Evaluator):
     size = bits(found)
     if size > 4 * MAX_BITS:
       raise Outside('a large number')
-    if size > 1_000:  # sums and products of these are what takes time
+    if size > 1_000:  # sums and products of large numbers take time
       self.budget.spend(size // 100)
     return found
 
@@ -159,9 +159,9 @@ CALLS = {
 
 
 class Modular(Exact):
-  """Rational functions at a point, modulo a prime; `salt` picks the point.
+  """Computes rational functions at a point, modulo a prime.
 
-  `field` picks the prime; values of one field can be computed with.
+  `salt` selects the point, and `field` the prime.
   """
 
   def __init__(self, budget, salt: int, field: int = 0):
@@ -190,10 +190,11 @@ class Modular(Exact):
     return self.random(node.value)
 
   def _opaque(self, node: Node) -> int:
-    return self.random(repr(node))  # a sum is as good as a variable
+    return self.random(repr(node))  # treats the node as a variable
 
   def _const(self, node: Node) -> int:
-    # Transcendental, so as good as a variable (together: as far as is known).
+    # Transcendental, so a variable (pi and e together: not known to be
+    # related).
     if node.value in ('pi', 'e'):
       return self.random(node.value)
     raise Outside(node.value)

@@ -1,4 +1,4 @@
-"""Reads the shape of an answer and drops notation; compares no values."""
+"""Normalizes the shape and the notation of answers, without values."""
 
 import itertools
 import re
@@ -24,7 +24,7 @@ SUBSCRIPTED = re.compile('[Cc]_?[0-9]')
 
 
 def tidy(a: Node, b: Node) -> tuple[Node, Node]:
-  """Drops conditions, renames free integers, opens sets of one element."""
+  """Removes conditions, renames free integers, opens sets of one element."""
   a, integers_a = _without_conditions(a)
   b, integers_b = _without_conditions(b)
   a, b = (scaled(_opened(_members(n))) for n in (a, b))
@@ -33,13 +33,13 @@ def tidy(a: Node, b: Node) -> tuple[Node, Node]:
 
 
 def _real_line(node: Node, other: Node) -> Node:
-  """A plain R is the real line beside another set."""
+  """Reads a plain R as the real line if the other answer is a set."""
   is_r = node == symbol('R') and sets.is_set_like(other)
   return Node('const', (), 'set:R') if is_r else node
 
 
 def _members(node: Node) -> Node:
-  """x in {1, 2} is 1, 2; x != +-1 is two conditions."""
+  """Rewrites x in {1, 2} as 1, 2, and x != +-1 as two conditions."""
   if node.kind == 'rel' and node.value == ('!=',) and node.has('pm'):
     return Node('seq', tuple(expand(node)), 'and')
   if node.kind == 'rel' and node.value == ('in',):
@@ -50,7 +50,7 @@ def _members(node: Node) -> Node:
 
 
 def scaled(node: Node) -> Node:
-  """Works out a number times a matrix, and a sum of matrices."""
+  """Computes a number times a matrix, and a sum of matrices."""
   if node.kind == 'neg':
     return _per_cell('neg', scaled(node.args[0])) or node
   if node.kind == 'div':
@@ -71,8 +71,8 @@ def scaled(node: Node) -> Node:
 
 
 def _per_cell(kind: str, matrix: Node, before=(), after=()) -> Node | None:
-  """The matrix of `kind` of each cell and the arguments before and after it;
-  None of what is no matrix.
+  """Returns the matrix of `kind` of each cell and the arguments before and
+  after it, or None if there is no matrix.
   """
   if matrix.kind != 'matrix':
     return None
@@ -91,7 +91,7 @@ def _opened(node: Node) -> Node:
 
 
 def _is_condition(node: Node) -> bool:
-  """k in Z, x in R."""
+  """Returns whether a node is a condition: k in Z, x in R."""
   return (
     node.kind == 'rel'
     and node.value == ('in',)
@@ -101,7 +101,7 @@ def _is_condition(node: Node) -> bool:
 
 
 def _without_conditions(node: Node) -> tuple[Node, list[str]]:
-  """'x = k pi, k in Z' as (x = k pi, ['k'])."""
+  """Splits 'x = k pi, k in Z' into (x = k pi, ['k'])."""
   if node.kind == 'builder':
     kept = [c for c in node.args[1:] if not _is_condition(c)]
     dropped = [c for c in node.args[1:] if _is_condition(c)]
@@ -121,7 +121,7 @@ def _without_conditions(node: Node) -> tuple[Node, list[str]]:
 
 
 def _renamed(a: Node, b: Node, integers_a: list, integers_b: list):
-  """n pi and k pi are the same family when n or k was declared an integer."""
+  """Renames integers: n pi and k pi are one family if n or k is an integer."""
   own_a, own_b = names(a) - names(b), names(b) - names(a)
   if len(own_a) == len(own_b) == 1:
     old, new = own_a.pop(), own_b.pop()
@@ -154,7 +154,7 @@ def constants_renamed(a: Node, b: Node) -> list[Node]:
 
 
 def _swapped(node: Node, old: list[str], new: tuple[str, ...]) -> Node:
-  # Through names that nobody uses, so that a swap is a swap.
+  # Via unused names, so that two names can be swapped.
   for name in old:
     node = replace(node, symbol(name), symbol(f'constant {name}'))
   for name, other in zip(old, new):
@@ -207,7 +207,7 @@ def _marks_agree(a: Node, b: Node) -> bool:
 
 
 def _mark(name: Node) -> str:
-  """Returns ' for f' and dy/dx, ^-1 for an inverse, nothing for f."""
+  """Returns ' for f' and dy/dx, ^-1 for an inverse, '' for f."""
   if name.kind == 'div':
     above = name.args[0]
     head = above.args[0] if above.kind == 'mul' else above
@@ -253,7 +253,7 @@ def _signed(node: Node, choice) -> Node:
 
 
 def elements(node: Node) -> list[Node]:
-  """Returns all values of a list, its plus-minus signs written out."""
+  """Returns all values of a list, with expanded plus-minus signs."""
   items = node.args if node.kind == 'seq' and is_many(node) else (node,)
   nested = node.kind == 'seq' and node.value == '{}'
   found = [
@@ -282,9 +282,7 @@ def _expanded(item: Node) -> list[Node]:
 
 
 def assignments(node: Node) -> dict[str, Node] | None:
-  """Returns {'x': 1, 'y': 2} of 'x = 1, y = 2'; None if anything else is in
-  it.
-  """
+  """Returns {'x': 1, 'y': 2} of 'x = 1, y = 2'; None for other texts."""
   if node.kind != 'seq' or node.value == 'or':
     return None
   found: dict[str, Node] = {}

@@ -1,4 +1,4 @@
-"""The expression tree, its limits and the two ways in which it can fail."""
+"""Defines the expression tree, its limits and its errors."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -7,29 +7,29 @@ from typing import Any, NamedTuple
 MAX_CHARS = 2_000  # of one answer; longer ones are compared as text
 MAX_TOKENS = 800
 MAX_DEPTH = 40  # nested brackets; about 8 Python frames each
-MAX_EXPONENT = 6_000  # of ten, in 1e6000
-MAX_BITS = 20_000  # of an exact integer before it is computed
-BUDGET = 30_000  # evaluated nodes for one pair; mpmath takes 1-50 us for one
+MAX_EXPONENT = 6_000  # exponent of ten, in 1e6000
+MAX_BITS = 20_000  # of an exact integer, checked before it is computed
+BUDGET = 30_000  # evaluated nodes per pair; mpmath needs 1-50 us per node
 
 
 class ParseError(Exception):
-  """Not an answer this grammar knows."""
+  """The text is not in the grammar."""
 
 
 class Limit(Exception):
-  """Too long, too deep, too large or too expensive to look at."""
+  """The input is too long, too deep, too large or too expensive."""
 
 
 class Overflow(Limit):
-  """Too large at this point; at another there may be a value."""
+  """The value is too large at this point, but may not be at another one."""
 
 
 class Undefined(ArithmeticError):
-  """No value here: division by zero, log 0, a pole at a test point."""
+  """There is no value: division by zero, log 0, a pole at a test point."""
 
 
 class Budget:
-  """A count of work left: bounded time without a clock, so reproducible."""
+  """The remaining work. It bounds the time reproducibly, without a clock."""
 
   def __init__(self, left: int = BUDGET):
     self.left = left
@@ -41,7 +41,7 @@ class Budget:
 
 
 class Node(NamedTuple):
-  """One node; `value` is what the kind needs beside its operands.
+  """One node; `value` depends on the kind:
 
   num (Fraction)   dec (Fraction, decimal places)   sym (name)
   const (pi e i inf)   unit (name)   text (str)   base (digits, base)
@@ -72,7 +72,7 @@ def number(value) -> Node:
 
 
 def decimal(text: str) -> Node:
-  """Reads digits, with a point or an exponent, as an exact number."""
+  """Parses digits, with a point or an exponent, to an exact number."""
   mantissa, _, exponent = text.lower().partition('e')
   whole, _, fraction = mantissa.partition('.')
   scale = int(exponent or 0) - len(fraction)
@@ -94,7 +94,7 @@ def names(node: Node, kind: str = 'sym') -> set[str]:
 
 
 def replace(node: Node, old: Node, new: Node) -> Node:
-  """Returns `node` with every `old` replaced."""
+  """Returns `node` with every `old` replaced by `new`."""
   if node == old:
     return new
   if not node.args:

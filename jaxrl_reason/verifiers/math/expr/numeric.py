@@ -1,8 +1,8 @@
-"""High-precision values: 60 digits by mpmath, at points made from names.
+"""Computes values with 60 digits by mpmath, at points derived from names.
 
-Nothing here touches mpmath's global context: its precision is shared by all
-threads. Every operation is guarded by the magnitude of its operands first,
-because exp or sin of a number with a million digits takes minutes.
+mpmath's global context is not used, because all threads share its precision.
+The magnitude of operands is checked before every operation, because exp or sin
+of a number with a million digits takes minutes.
 """
 
 import threading
@@ -23,15 +23,13 @@ from jaxrl_reason.verifiers.math.expr.tree_walk import Evaluator, Outside
 
 BITS, MORE_BITS = 200, 1_400
 MAX_MAGNITUDE = 1 << 20  # log2 of any value
-MAX_ANGLE = (
-  512  # log2 of an argument of sin: the reduction needs that many bits
-)
+MAX_ANGLE = 512  # log2 of an argument of sin: the reduction needs as many bits
 MAX_LOG_EXPONENT = 20  # log2 of an argument of exp
 _LOCAL = threading.local()
 
 
 def context(bits: int):
-  """Returns this thread's mpmath context of that precision."""
+  """Returns the mpmath context of this thread with a precision."""
   contexts = _LOCAL.__dict__
   if bits not in contexts:
     made = mpmath.MPContext()
@@ -41,7 +39,7 @@ def context(bits: int):
 
 
 class Numeric(Evaluator):
-  """Values at one point; `signs` turns a symbol's place into its sign."""
+  """Computes values at one point; `signs` maps a symbol's place to its sign."""
 
   cost = 2
 
@@ -58,9 +56,9 @@ class Numeric(Evaluator):
     self.mp = context(bits)
     self.scale = scale or (Fraction(1, 5), Fraction(3, 5))
     self.signs = signs or {}
-    self.fixed = fixed or {}  # symbols whose value is given
-    self.secret = secret  # a point of this process's own
-    self.left_reals = False  # a root or log of a negative number was taken
+    self.fixed = fixed or {}  # symbols with a fixed value
+    self.secret = secret  # the point is secret, sampled per process
+    self.left_reals = False  # a root or log of a negative number was computed
     if bits > BITS:
       self.cost = 6
 
@@ -70,9 +68,7 @@ class Numeric(Evaluator):
     return self.mp.mpf(value.numerator) / value.denominator
 
   def random(self, name: str):
-    """Draws a number fixed for a name; between scale[0] and scale[0] +
-    scale[1].
-    """
+    """Returns the number of a name, from scale[0] to scale[0] + scale[1]."""
     if name in self.fixed:
       return self.number(self.fixed[name])
     low, width = self.scale
@@ -110,7 +106,7 @@ class Numeric(Evaluator):
     return self.checked(super()._mul(node))
 
   def checked(self, value):
-    """Returns `value`, if it is finite enough to go on with."""
+    """Returns `value`. Raises an error if it is too large or not finite."""
     if self.mp.isnan(value):
       raise Undefined('not a number')
     if (
@@ -172,7 +168,7 @@ class Numeric(Evaluator):
     values = [self.value(a) for a in node.args]
     function = FUNCTIONS.get(node.value)
     if node.value == 'conj' and names(node):
-      function = None  # a variable may be complex, its test points are not
+      function = None  # a variable may be complex, but its test points are real
     try:
       if function is None:
         return self.unknown(node.value, values)
@@ -183,7 +179,7 @@ class Numeric(Evaluator):
       raise Outside(node.value) from e
 
   def unknown(self, name: str, values):
-    """Computes f(x) of a function nobody defined: some smooth function of x."""
+    """Computes f(x) of an undefined function, by some smooth function of x."""
     total = self.random(f'function {name}')
     for i, value in enumerate(values):
       total = total + SINE(self, value * (i + 2) + total)
@@ -195,14 +191,14 @@ class Numeric(Evaluator):
     return self.tracked(self.mp.log(value), value)
 
   def tracked(self, result, argument):
-    """Notes a complex result of a real argument: outside the real domain."""
+    """Records a complex result of a real argument, outside the real domain."""
     if self.mp.im(result) and not self.mp.im(argument):
       self.left_reals = True
     return result
 
 
 def _bounded(name: str, limit: int):
-  """mpmath's function, for arguments of at most `limit` bits."""
+  """Returns mpmath's function, for arguments of at most `limit` bits."""
 
   def call(self, value):
     if self.magnitude(value) > limit:
@@ -216,7 +212,9 @@ SINE = _bounded('sin', MAX_ANGLE)
 
 
 def _stepped(name: str):
-  """floor or ceil, of a computed integer that integer."""
+  """Returns floor or ceil, which keeps values that are integers up to
+  rounding.
+  """
 
   def call(self, value):
     nearest = self.mp.nint(value)
@@ -228,7 +226,7 @@ def _stepped(name: str):
 
 
 def _of_mp(name: str):
-  """mpmath's function, for any argument."""
+  """Returns mpmath's function, for any argument."""
 
   def call(self, value):
     return getattr(self.mp, name)(value)
@@ -237,7 +235,7 @@ def _of_mp(name: str):
 
 
 def _plain(function):
-  """A function of Python's that takes mpmath's numbers as they are."""
+  """Returns a Python function that accepts mpmath's numbers."""
 
   def call(self, *values):
     return function(*values)

@@ -1,4 +1,4 @@
-"""Tokens to a tree: recursive descent, one function for each precedence.
+"""Parses tokens to a tree by recursive descent, one function per precedence.
 
 listing    a, b and c          relation   a < x <= b, x in S, x = 5
 setop      A union B           ratio      3:4
@@ -30,7 +30,7 @@ RELATIONS = frozenset(
 )
 SEPARATORS = frozenset((',', ';', 'and', 'or', '\\\\'))
 SET_OPERATORS = frozenset(('union', 'inter', 'minus'))
-# Operators that can begin an atom, hence an implicit product.
+# Operators that can begin an atom, and so an implicit product.
 OPENERS = frozenset(('(', '[', '{', '\\{', '|'))
 MAX_POSTFIX = 6
 MAX_DOUBLE = 300  # of n in n!!
@@ -45,9 +45,9 @@ def parse(
   tight: bool = False,  # 1/2x is 1/(2x)
   letters: bool = False,  # the m of "5 m" is a metre
 ) -> tuple[Node, frozenset[str]]:
-  """Parses a cleaned answer: its tree, and which other readings it has.
+  """Parses a cleaned answer. Returns its tree and the names of other readings.
 
-  They are named like the arguments; 'glued' is `letters` without a space.
+  The names are those of the arguments; 'glued' is `letters` without a space.
   """
   reader = Reader(text, commas=commas)
   parser = Parser(reader.read(), tight=tight, letters=letters)
@@ -59,7 +59,7 @@ def parse(
 
 
 class Parser(Atoms, Brackets, Commands, Quantities):
-  """State: the position, the open bars, and what was ambiguous."""
+  """The state: the position, the open brackets, and the ambiguous readings."""
 
   def __init__(self, tokens: list[Token], *, tight: bool, letters: bool):
     self.tokens = tokens
@@ -103,7 +103,7 @@ class Parser(Atoms, Brackets, Commands, Quantities):
       raise Limit('nested too deeply')
 
   def listing(self) -> Node:
-    """Parses one answer or several; the words between them are kept."""
+    """Parses one answer or several, with the words between them."""
     if self.token.kind in ('word', 'unit') and self.peek().value == ':':
       self.next()  # "domain: (0, 1)", "total: 12"
       self.next()
@@ -129,7 +129,7 @@ class Parser(Atoms, Brackets, Commands, Quantities):
     )
 
   def relation(self) -> Node:
-    # "= 5" and "> 5": the left side was left out. <1, 2> is a vector.
+    # "= 5" and "> 5" have no left side. <1, 2> is a vector.
     bare = self.on(*RELATIONS) and not (self.on('<') and self._op_ahead('>'))
     left = symbol('') if bare else self.setop()
     operands, operators = [left], []
@@ -287,7 +287,7 @@ class Parser(Atoms, Brackets, Commands, Quantities):
     return token.kind == 'op' and token.value in OPENERS
 
   def power(self) -> Node:
-    """Parses an atom with what is written behind it: ! % degrees ' ^ and _."""
+    """Parses an atom with its suffixes: ! % degrees ' ^ and _."""
     base = self.atom()
     for _ in range(MAX_POSTFIX):
       if self.on('^'):
@@ -314,7 +314,7 @@ class Parser(Atoms, Brackets, Commands, Quantities):
     raise Limit('too many operators behind one atom')
 
   def _double_factorial(self, base: Node) -> Node:
-    """Computes 7!! = 7 * 5 * 3 * 1; of a variable it is a function."""
+    """Computes 7!! = 7 * 5 * 3 * 1. For a variable, !! is a function."""
     self.next()
     if base.kind != 'num':
       return Node('call', (base,), 'double factorial')

@@ -1,4 +1,4 @@
-"""Equations and inequalities that differ by a factor only."""
+"""Compares equations and inequalities up to a constant factor."""
 
 from fractions import Fraction
 
@@ -15,7 +15,7 @@ from jaxrl_reason.verifiers.math.expr.nodes import (
 from jaxrl_reason.verifiers.math.expr.numeric import Numeric
 from jaxrl_reason.verifiers.math.expr.tree_walk import Outside
 
-# (low, width) of points; some of them may be too large, or have no value.
+# (low, width) of points. Values may be too large or undefined at some of them.
 POINTS = tuple(
   {'scale': (low + Fraction(1, 7), Fraction(2))} for low in (1, 3, 6, 0)
 )
@@ -30,7 +30,9 @@ def difference(equation: Node) -> Node:
 def proportional(
   a: Node, b: Node, budget: Budget, *, positive: bool = False
 ) -> bool:
-  """Returns whether a / b is a constant other than 0 (if `positive`, above)."""
+  """Returns whether a / b is a constant other than 0, or above 0 if
+  `positive`.
+  """
   if names(a) != names(b) or not names(a):
     return False
   if not positive:

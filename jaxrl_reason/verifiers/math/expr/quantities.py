@@ -1,4 +1,4 @@
-"""Units: which words are units where, and what is written with them."""
+"""Parses units, and values with units."""
 
 from jaxrl_reason.verifiers.math.expr import units, vocabulary
 from jaxrl_reason.verifiers.math.expr.nodes import Node, ParseError, number
@@ -7,10 +7,10 @@ CURRENCIES = frozenset(('eur', 'gbp', 'cny', 'inr'))
 
 
 class Quantities:
-  """Mixed into `parser.Parser`, which has the token position."""
+  """A mixin of `parser.Parser`, which has the token position."""
 
   def quantity(self, above: list[Node]) -> Node:
-    """Parses the next factor: a unit where numbers or units precede."""
+    """Parses the next factor. It is a unit if numbers or units precede it."""
     measured = above[-1].has('num', 'dec', 'const', 'unit')
     if not self._at_unit() or (
       self.token.kind == 'unit' and not measured and self._letters_ahead()
@@ -19,7 +19,7 @@ class Quantities:
     return self.unit()
 
   def _compound_quantity(self, last: Node) -> bool:
-    """3 hours 20 minutes: a number after a unit is added.
+    """Parses 3 hours 20 minutes: a number after a unit is added.
 
     With "and" or a comma between, and behind dollars, the number has a smaller
     unit of the same kind: 3 hours and 4 hours are two values.
@@ -81,7 +81,7 @@ class Quantities:
     return unit
 
   def _letters_ahead(self) -> bool:
-    """cm where no number precedes: c times m."""
+    """Parses cm without a number before it: c times m."""
     token = self.token
     return not token.roman and len(token.value) == 2 and token.value.isalpha()
 

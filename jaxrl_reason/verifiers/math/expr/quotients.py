@@ -1,4 +1,6 @@
-"""Products and quotients, and the remarks in brackets behind a value."""
+"""Builds products and quotients, and reads remarks in brackets after a
+value.
+"""
 
 from jaxrl_reason.verifiers.math.expr.nodes import (
   Node,
@@ -17,7 +19,7 @@ def quotient(above: list[Node], below: list[Node]) -> Node:
   notes = [n for n in above[1:] if n.kind == 'rel' and EQUALS & set(n.value)]
   if notes:
     return _noted(above, below, notes)
-  # "2k pi (k in Z)": a condition is no factor.
+  # "2k pi (k in Z)": a condition is not a factor.
   if len(above) > 1:
     above = [n for n in above if n.kind != 'rel'] or above
   top = above[0] if len(above) == 1 else Node('mul', tuple(above))
@@ -28,9 +30,9 @@ def quotient(above: list[Node], below: list[Node]) -> Node:
 
 
 def _is_case(node: Node, value: Node) -> bool:
-  """Returns whether a bracket names the case of a number: 12 (n = 3).
+  """Returns whether a bracket is the case of a number: 12 (n = 3).
 
-  Of other letters than those of integers it may be a second answer.
+  With letters that are not typical of integers, it may be a second answer.
   """
   return (
     node.kind == 'rel'
@@ -42,7 +44,7 @@ def _is_case(node: Node, value: Node) -> bool:
 
 
 def _noted(above: list[Node], below: list[Node], notes: list[Node]) -> Node:
-  """5 (= 10/2): the bracket repeats the value."""
+  """Reads 5 (= 10/2), where the bracket repeats the value."""
   if len(notes) > 1 or notes[0].args[0] != symbol(''):
     raise ParseError('an equation as a factor')
   value = quotient([n for n in above if n is not notes[0]], below)

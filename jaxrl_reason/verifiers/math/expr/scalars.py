@@ -5,9 +5,9 @@
   everything else       compared at up to five points with 60 digits, 300
                         where digits cancel
 
-A decimal is exact: 0.33 is not 1/3. Only one with six decimals or more may
-stand for an irrational or repeating value, if it is that value rounded or
-cut off.
+A decimal is exact: 0.33 is not 1/3. A decimal with six or more places also
+equals an irrational or repeating value, if it is that value rounded or
+truncated.
 """
 
 from fractions import Fraction
@@ -28,12 +28,12 @@ from jaxrl_reason.verifiers.math.expr.nodes import (
 from jaxrl_reason.verifiers.math.expr.numeric import BITS, MORE_BITS, Numeric
 from jaxrl_reason.verifiers.math.expr.tree_walk import Outside
 
-# log2 of the relative difference below which values are equal, and above
-# which they are not; between them more digits decide.
+# Values are equal if log2 of the relative difference is below SAME, and
+# different if it is above DIFFERENT. In between, more digits are computed.
 SAME, DIFFERENT = -110, -25
 SAME_MORE = -700
-MAX_REPEATING_BITS = 200  # of a fraction that a decimal may stand for
-HITS = 3  # equal real values that prove equality
+MAX_REPEATING_BITS = 200  # of a fraction that a decimal may approximate
+HITS = 3  # number of equal real values that prove equality
 DOLLARS = frozenset('$¢')
 CENT, HUNDREDTH = Node('unit', (), '¢'), number(Fraction(1, 100))
 TEMPERATURES = frozenset(('Celsius', 'Fahrenheit'))
@@ -48,7 +48,7 @@ def equal(a: Node, b: Node, budget: Budget) -> bool:
   if a == b:
     return True
   if INF in a.walk() or INF in b.walk():
-    return False  # infinity is no number to compute with
+    return False  # infinity is not a number
   a, b = _same_scale(a, b), _same_scale(b, a)
   if decide(a, b, budget):
     return True
@@ -68,7 +68,7 @@ def equal(a: Node, b: Node, budget: Budget) -> bool:
 
 
 def _same_scale(node: Node, other: Node) -> Node:
-  """Reads 20 degrees as 20 degrees Celsius beside a temperature."""
+  """Reads 20 degrees as 20 degrees Celsius if the other is a temperature."""
   scales = units_of(other) & TEMPERATURES
   if len(scales) != 1 or units_of(node) != {'°'}:
     return node
@@ -96,7 +96,7 @@ def has_variables(node: Node) -> bool:
 
 
 def modular(a: Node, b: Node, budget: Budget) -> bool:
-  """Compares rational functions; Outside if either is none."""
+  """Compares rational functions. Raises Outside for other functions."""
   for field in (1, 2):  # the second prime checks the first
     domain = Modular(budget, salt=field, field=field)
     try:
@@ -111,7 +111,7 @@ def modular(a: Node, b: Node, budget: Budget) -> bool:
 
 
 def numeric(a: Node, b: Node, budget: Budget) -> bool:
-  """Compares wherever both are real; if never real, equal as complex values."""
+  """Compares values at points where both are real, or else complex values."""
   symbols = sorted(names(a) | names(b))
   points = Points(a, b, budget)
   try:
@@ -122,12 +122,14 @@ def numeric(a: Node, b: Node, budget: Budget) -> bool:
   except Outside:
     return False
   if outcome is None and points.overflow is not None:
-    raise points.overflow  # nothing was decided anywhere
+    raise points.overflow  # no point was conclusive
   return bool(outcome) and points.survive(symbols)
 
 
 def _points(a: Node, b: Node, symbols: list[str]):
-  """(scale, signs): inside (0, 1), beyond every constant, of mixed signs."""
+  """Returns (scale, signs) of points: in (0, 1), above all constants, and with
+  mixed signs.
+  """
   numbers = (abs(n.value) for n in (*a.walk(), *b.walk()) if n.kind == 'num')
   far = min(max(numbers, default=Fraction(0)), Fraction(10**6))
   far = (far + Fraction(37, 10), Fraction(4))
@@ -142,17 +144,17 @@ def _points(a: Node, b: Node, symbols: list[str]):
 
 
 class Points:
-  """Two expressions, and what was found at the points where both were had."""
+  """Two expressions, and the results at points where both have values."""
 
   def __init__(self, a: Node, b: Node, budget: Budget):
     self.a, self.b, self.budget = a, b, budget
     self.overflow: Overflow | None = None
 
   def decide(self, symbols: list[str], whole: tuple) -> bool | None:
-    """Decides, True or False; None when no point was conclusive."""
+    """Returns whether they are equal, or None if no point was conclusive."""
     real = both_complex = 0
     different = False
-    # Pieces of |x| and its like agree on half of the points.
+    # Pieces of |x| and similar functions agree on half of the points.
     pieces = self.a.has('call', 'root') or self.b.has('call', 'root')
     enough = 5 if pieces else HITS
     for i, (scale, signs) in enumerate(_points(self.a, self.b, symbols)):
@@ -175,7 +177,7 @@ class Points:
     return True
 
   def survive(self, symbols: list[str]) -> bool:
-    """Returns whether both stay equal where floors jump and at an unknown
+    """Returns whether both are equal where floors jump and at a secret
     point.
     """
     if not symbols:
@@ -187,7 +189,7 @@ class Points:
     return not any(outcome == (True, False) for outcome in outcomes)
 
   def at(self, **point) -> tuple[bool, bool] | None:
-    """Returns (both real, equal) or None where either has no value."""
+    """Returns (both real, equal), or None if one of them has no value."""
     for precision in (BITS, MORE_BITS):
       domain = Numeric(self.budget, precision, **point)
       try:
@@ -215,7 +217,7 @@ def is_real(mp, value) -> bool:
 
 
 def larger(mp, x, y) -> int:
-  """Computes log2 of the larger one."""
+  """Computes log2 of the larger magnitude."""
   return max(int(mp.mag(v)) if v else -(10**6) for v in (x, y))
 
 
@@ -227,15 +229,15 @@ def near(mp, x, y) -> bool | None:
     return False
   size, gap = larger(mp, x, y), int(mp.mag(x - y))
   if size <= -60:
-    return None  # small, or zero and noise
+    return None  # small, or zero with rounding noise
   if gap - size > DIFFERENT:
     return False
-  # Of large values the units must agree as well: 2^500 + 1 is not 2^500.
+  # The ones digits of large values must agree as well: 2^500 + 1 is not 2^500.
   return True if gap - size < SAME and gap < -40 else None
 
 
 def nearer(mp, x, y, size_before: int) -> bool:
-  """Compares values at MORE_BITS, where only noise became smaller."""
+  """Compares values at MORE_BITS, where only rounding noise is smaller."""
   if x == y:
     return True
   size, gap = larger(mp, x, y), int(mp.mag(x - y))
@@ -248,7 +250,7 @@ def nearer(mp, x, y, size_before: int) -> bool:
 
 
 def rounded(a: Node, b: Node, budget: Budget) -> bool:
-  """Returns whether one is a long decimal that the other rounds to."""
+  """Returns whether one is a long decimal and the rounding of the other."""
   for decimal, other in ((a, b), (b, a)):
     sign, bare = (
       (-1, decimal.args[0]) if decimal.kind == 'neg' else (1, decimal)
@@ -270,7 +272,7 @@ def _rounds_to(node: Node, decimal: Fraction, places: int, budget) -> bool:
 
 
 def _endless(node: Node, places: int, budget: Budget) -> Fraction | None:
-  """A value whose decimals do not end, to 60 digits; None for others."""
+  """Returns a value with infinitely many decimals to 60 digits, or None."""
   try:
     value = Exact(budget).value(node)
     small = bits(value) < MAX_REPEATING_BITS
@@ -291,7 +293,7 @@ def _endless(node: Node, places: int, budget: Budget) -> Fraction | None:
 
 
 def _repeats(value: Fraction, places: int) -> bool:
-  """Repeating decimals; but 0.142857 for 1/7 may only lack its bar."""
+  """Compares repeating decimals. 0.142857 may be 1/7 without its bar."""
   if _terminates(value):
     return False
   for period in range(1, min(places, 40) + 1):
@@ -330,12 +332,12 @@ def strippable(node: Node) -> bool:
 
 
 def without_base(node: Node) -> Node:
-  """Returns 101 for 101_2, if the question names the base."""
+  """Returns 101 for 101_2, if the question has the base."""
   return number(int(node.value[0])) if node.kind == 'base' else node
 
 
 def without_units(node: Node) -> Node:
-  """Sets units to 1, except in arguments: sin 30 degrees stays what it is."""
+  """Sets units to 1, except in arguments such as sin 30 degrees."""
   if node.kind == 'unit':
     return ONE
   if node.kind == 'call' or not node.args:

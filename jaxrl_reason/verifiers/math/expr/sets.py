@@ -1,8 +1,8 @@
-"""Intervals, unions and inequalities in one variable as sets of reals.
+"""Converts intervals, unions and inequalities to sets of reals.
 
-All of `x > 5`, `5 < x`, `(5, inf)`, `{x | x > 5}` and `R \\ (-inf, 5]` become
-the same sorted tuple of disjoint intervals with open or closed ends. Ends
-are compared as expressions, so sqrt(2) stays exact; their order is numeric.
+`x > 5`, `5 < x`, `(5, inf)`, `{x | x > 5}` and `R \\ (-inf, 5]` become the same
+sorted tuple of disjoint intervals with open or closed ends. Ends are compared
+as expressions, so sqrt(2) is exact. Their order is computed numerically.
 """
 
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ LISTS = frozenset((',', 'or', 'and'))
 
 class End(NamedTuple):
   node: Node
-  value: Any  # mpf; None when it has variables
+  value: Any  # mpf; None if it has variables
 
 
 class Interval(NamedTuple):
@@ -47,11 +47,11 @@ class Interval(NamedTuple):
 
 class RealSet(NamedTuple):
   intervals: tuple[Interval, ...]
-  variable: str  # '' when none was named
+  variable: str  # '' without a variable
 
 
 def is_set_like(node: Node) -> bool:
-  """Returns whether a node can only be meant as a set of reals."""
+  """Returns whether a node can only be a set of reals."""
   if node == EMPTY or node.kind in ('setop', 'builder'):
     return True
   if node.kind == 'const':
@@ -84,7 +84,7 @@ def _same_end(a: End, b: End, budget: Budget) -> bool:
 
 
 class Reader:
-  """Nodes to sets; everything else is Outside."""
+  """Converts nodes to sets. Other nodes raise Outside."""
 
   def __init__(self, budget: Budget):
     self.budget = budget
@@ -126,7 +126,7 @@ class Reader:
     return self.interval(node, True, node, True, variable)
 
   def order(self, a: End, b: End) -> int:
-    """Returns -1, 0 or 1; equal up to rounding is 0."""
+    """Returns the order of two ends: -1, 1, or 0 if equal up to rounding."""
     if a.value is None or b.value is None:
       raise Outside('ends with variables')
     if near(self.mp, a.value, b.value) is True:
@@ -134,8 +134,8 @@ class Reader:
     return -1 if a.value < b.value else 1
 
   def tidy(self, intervals) -> tuple[Interval, ...]:
-    """Sorts and joins intervals, none of them empty; as given when ends have
-    variables.
+    """Sorts and joins intervals that are not empty. Intervals with variables
+    are not changed.
     """
     if len(intervals) > MAX_INTERVALS:
       raise Limit('too many intervals')
@@ -198,7 +198,7 @@ class Reader:
     return self.complement(outside)
 
   def _symbolic_meet(self, a: Interval, b: Interval) -> Interval | None:
-    """(a, inf) meets (-inf, b) in (a, b) whatever a and b are."""
+    """Intersects (a, inf) and (-inf, b) to (a, b), also for variables."""
     if all(e.value is not None for i in (a, b) for e in (i.low, i.high)):
       return None
     if self._infinite(a.high) and self._infinite(b.low):
@@ -236,7 +236,7 @@ class Reader:
     if node.value == 'or' or any(item.kind != 'rel' for item in node.args):
       return joined
     met = self._fold(self.intersection, sets)
-    # "x < 1, x > 3" can only be meant as "or".
+    # "x < 1, x > 3" can only mean "or".
     return met if met.intervals or node.value == 'and' else joined
 
   def _fold(self, join, sets: list[RealSet]) -> RealSet:
@@ -295,7 +295,7 @@ class Reader:
     return self.interval(node, closed, INF, False, variable)
 
   def _distance(self, inner: Node, operator: str, bound: Node) -> RealSet:
-    """|x - a| < c and |x - a| > c."""
+    """Solves |x - a| < c and |x - a| > c."""
     if operator not in ('<', '<=', '>', '>='):
       raise Outside('no distance')
     inside = self.intersection(
@@ -308,7 +308,9 @@ class Reader:
     return self.complement(self._distance(inner, strict, bound))
 
   def _linear(self, left: Node, operator: str, right: Node) -> RealSet:
-    """2x + 1 > 5, solved: the values at 0, 1 and 2 give slope and root."""
+    """Solves 2x + 1 > 5: slope and root follow from the values at 0, 1
+    and 2.
+    """
     found = names(left) | names(right)
     if len(found) != 1:
       raise Outside('several variables')
@@ -334,7 +336,7 @@ NAMED = {
 
 
 def read(node: Node, budget: Budget) -> RealSet:
-  """Reads the set of reals that a node describes, or raises Outside."""
+  """Converts a node to a set of reals, or raises Outside."""
   try:
     return Reader(budget).read(node)
   except Undefined as e:

@@ -1,6 +1,6 @@
-"""Checks that an answer is solved, and not the problem once more.
+"""Checks that an answer is solved, and does not repeat the problem.
 
-3x + 7 = 22 and x = 5 say the same of x, but only the second is an answer.
+3x + 7 = 22 and x = 5 are equivalent, but only the second one is an answer.
 """
 
 from jaxrl_reason.verifiers.math.expr.nodes import ZERO, Node, names
@@ -10,9 +10,7 @@ MEMBERSHIP = frozenset(('in', 'notin'))
 
 
 def alike(a: Node, b: Node) -> bool:
-  """Returns whether both are solved, or neither. Of one variable; of more it
-  depends.
-  """
+  """Returns whether both relations of one variable are solved, or neither."""
   if len(names(a) | names(b)) > 1:
     return True
   return is_solved(a) == is_solved(b)
@@ -28,16 +26,16 @@ def _isolates(relation: Node) -> bool:
     return True
   sides = relation.args
   if MEMBERSHIP & set(relation.value):
-    sides = sides[:1]  # x in {x | ...}: what is inside is looked at as well
+    sides = sides[:1]  # x in {x | ...}: the condition inside is checked too
   named = [side for side in sides if names(side)]
   return not named or (len(named) == 1 and _alone(named[0]))
 
 
 def _is_moved(relation: Node) -> bool:
-  """Returns whether an inequality is a solved one, moved or negated.
+  """Returns whether an inequality is solved up to a sign or a constant.
 
-  That is `-x > -1`, and `x - 1 > 0` with 0 as its other side: no coefficient is
-  left to divide by. `x + 1 > 5` and `2x > 4` are still to be solved.
+  Examples are `-x > -1`, and `x - 1 > 0` with 0 as its other side: the variable
+  has no coefficient. `x + 1 > 5` and `2x > 4` are not solved.
   """
   if len(relation.args) != 2 or relation.value[0] not in ORDER:
     return False
@@ -52,7 +50,7 @@ def _is_moved(relation: Node) -> bool:
 
 
 def _alone(node: Node) -> bool:
-  """x, f(x), |x| and the distance |x - 2|."""
+  """Returns whether a side is x, f(x), |x| or the distance |x - 2|."""
   if node.kind == 'call' and node.value == 'abs':
     inner = node.args[0]
     terms = inner.args if inner.kind == 'add' else node.args

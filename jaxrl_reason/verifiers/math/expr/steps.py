@@ -1,7 +1,7 @@
-"""Points where floor, ceiling and sign jump.
+"""Chooses points where floor, ceiling and sign jump.
 
-ceil(x) and floor(x) + 1 are equal at every number that is no integer, which
-random points never are: these points make the arguments integers.
+ceil(x) and floor(x) + 1 differ only at integers, which random points never are.
+At these points, the arguments are integers.
 """
 
 import itertools
@@ -26,7 +26,7 @@ MAX_SOLVED = 4  # pairs of an argument and a variable
 
 
 def points(a: Node, b: Node, budget: Budget) -> list[dict[str, Fraction]]:
-  """Chooses values of the variables; none where nothing jumps."""
+  """Yields values of the variables; none if no function jumps."""
   inner = {
     call.args[0]
     for call in (*a.walk(), *b.walk())

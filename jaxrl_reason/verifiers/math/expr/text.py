@@ -1,4 +1,4 @@
-"""Unicode and LaTeX dress to one plain form, before tokens are made.
+"""Converts Unicode and LaTeX notation to one plain form, before tokenization.
 
 `clean` is idempotent. It changes how an answer is written, never what it
 says: full-width and Chinese punctuation, superscripts, vulgar fractions,
@@ -169,11 +169,11 @@ SUPER = re.compile(f'[{"".join(SUPERSCRIPTS)}]+')
 SUB = re.compile(f'[{"".join(SUBSCRIPTS)}]+')
 SUPER_TABLE = str.maketrans(SUPERSCRIPTS)
 SUB_TABLE = str.maketrans(SUBSCRIPTS)
-# \\color{red}, and space that is only seen.
+# \\color{red}, and invisible space.
 PAINT = re.compile(
   r'\\(?:textcolor|color) ?\{[a-zA-Z]{1,20}\}|\\[hv]?phantom ?\{[^{}]{0,40}\}'
 )
-# 2 (mod 5), whatever the brackets and "mod" are written in.
+# 2 (mod 5), with any notation of the brackets and "mod".
 MODULO = re.compile(
   r'\(\s*(?:\\(?:text|mathrm|operatorname)\s*\{\s*mod\s*\}|\\?mod\b|\\bmod\b)'
   r'\s*([0-9]{1,9})\s*\)'
@@ -184,7 +184,7 @@ SPACES = re.compile(r'\s+')
 BOLD = re.compile(r'(?<![\w)}\]])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w(])')
 # \( \) and \[ \] around one value among several; \\ ends a row of a matrix.
 MATH_MARK = re.compile(r'(?<!\\)\\[()\[\]]')
-# How a value was rounded is no part of it: 12 (to the nearest integer).
+# Remarks about rounding are removed: 12 (to the nearest integer).
 _HOW = (
   r'(?:approx(?:\.|imately)?|rounded|rounding|correct|exact(?:ly)?|up|down|off)'
 )
@@ -213,7 +213,7 @@ DELIMITERS = (
 
 
 def to_ascii(text: str) -> str:
-  """Converts Unicode spellings to ASCII and LaTeX ones; other scripts stay."""
+  """Converts Unicode notation to ASCII and LaTeX. Keeps other scripts."""
   if text.isascii():
     return text
   text = SUPER.sub(_superscript, text)
@@ -260,7 +260,7 @@ def _spaced(text: str) -> str:
 
 
 def _undress(text: str) -> str:
-  """One layer of delimiters, or what trails, taken off."""
+  """Removes one layer of delimiters, or trailing characters."""
   text = text.strip()
   for left, right in DELIMITERS:
     inner = text[len(left) : -len(right)]

@@ -1,7 +1,7 @@
-"""Text to tokens, with one regular expression and no backtracking.
+"""Splits a text into tokens by one regular expression without backtracking.
 
-What needs context is decided here, once: which commas group thousands, which
-letters are words and which are a product, what `\\text{...}` holds.
+Rules with context are applied here once: commas that group thousands, letters
+that are words or a product, and the contents of `\\text{...}`.
 """
 
 import re
@@ -14,8 +14,9 @@ from jaxrl_reason.verifiers.math.expr.units import CURRENCY, UNITS
 
 
 class Token(NamedTuple):
-  """num (digits), fraction, word, letter, func, unit, cmd, op, begin, close
-  (environments) or end."""
+  """A token. Its kind is num (digits), fraction, word, letter, func, unit, cmd,
+  op, begin, close (environments) or end.
+  """
 
   kind: str
   value: object = None
@@ -77,10 +78,10 @@ PHYSICS = frozenset(('mg', 'ms', 'pt', 'mo', 'ha'))
 
 
 class Reader:
-  """One pass over a text; `ambiguous` says what another reading would change.
+  """One pass over a text; `ambiguous` is true if another reading is possible.
 
-  `commas` picks the reading of `1,234` at top level: one number or a list.
-  Inside brackets that list, (1,234) is a pair and nothing else.
+  `commas` selects the reading of `1,234` at top level: one number or a list.
+  Inside brackets of a list, (1,234) is always a pair.
   """
 
   def __init__(self, text: str, *, commas: bool = True):
@@ -91,11 +92,12 @@ class Reader:
     self.ambiguous = False
     self.at = 0
     self.tokens: list[Token] = []
-    # Of each open bracket: what opened it, do commas in it separate?
+    # For each open bracket: its opening token, and whether its commas separate.
     self.open: list[tuple[str, bool]] = []
-    # Of each open {: is it dropped (a \text's), is it roman inside?
+    # For each open {: whether it is removed (of \text), and whether it is
+    # roman.
     self.braces: list[tuple[bool, bool]] = []
-    self.text_next = False  # a \text was read, its { was not
+    self.text_next = False  # a \text was read, but not yet its {
     self.spaced = False
     # An odd dollar is a currency sign, a pair is a math delimiter.
     self.dollars = text.count('$') - text.count('\\$')
@@ -127,7 +129,7 @@ class Reader:
     self.text_next = False
 
   def _track(self, value: str):
-    """Keeps `open` up to date; ]1, 2[ opens where nothing is open."""
+    """Updates `open`. In ]1, 2[ the first bracket opens if none is open."""
     last = self.tokens[-1] if self.tokens else END
     inside = self.open[-1] if self.open else ('', False)
     if value in CLOSING and (inside[0] or value != ']'):
@@ -180,7 +182,7 @@ class Reader:
     return self._rest(at + len(first) + 1)
 
   def _rest(self, at: int):
-    """Past a comma that separates: the next digits are their own number."""
+    """Skips a comma that separates. The next digits are another number."""
     match = DIGITS.match(self.text, at)
     self.add('num', match[0])
     return match.end()
@@ -202,7 +204,7 @@ class Reader:
     self.add('num', digits)
 
   def _repeating(self, head: str, block: str):
-    """head.block block block ... as an exact fraction."""
+    """Converts head.block block block ... to an exact fraction."""
     whole, _, start = head.partition('.')
     value = Fraction(int((whole or '0') + start), 10 ** len(start))
     repeated = Fraction(int(block), 10 ** len(block) - 1)
@@ -255,7 +257,7 @@ class Reader:
 
   def _begin(self, text: str, at: int):
     name = text.split('{')[1].split('}')[0].rstrip('*')
-    # Beside & a comma groups thousands; without, it may stand for one.
+    # With &, a comma groups thousands. Without &, it may separate cells.
     self.open.append((name, 'matrix' in name and '&' not in self.text))
     self.add('begin', name)
 

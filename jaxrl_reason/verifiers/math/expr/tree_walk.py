@@ -1,6 +1,6 @@
-"""One walk over a tree; what the numbers are is the subclass's business.
+"""Evaluates a tree in a domain of numbers, which a subclass defines.
 
-A domain gives `number`, `symbol`, `unit`, `pow`, `root` and `call`; sums,
+A domain defines `number`, `symbol`, `unit`, `pow`, `root` and `call`. Sums,
 products and quotients are Python's operators on its values.
 """
 
@@ -11,11 +11,11 @@ from jaxrl_reason.verifiers.math.expr.nodes import Budget, Node, Undefined
 
 
 class Outside(ArithmeticError):
-  """The value exists, but not in this domain: try the next one."""
+  """The value is not in this domain. The caller tries the next one."""
 
 
 class Evaluator:
-  """`value(node)` in one domain, at the price of one budget unit a node."""
+  """Computes `value(node)` in one domain, for one budget unit per node."""
 
   cost = 1
 

@@ -1,8 +1,8 @@
-"""Units as symbols with a value in base units, so that they compute.
+"""Defines units as symbols with a value in base units.
 
-`5 cm` is the product of 5 and the symbol cm, and cm is 1/100 of m: then
-`5 cm = 0.05 m`, `50 cents = $0.50` and `90 km/h = 25 m/s` need no rule of
-their own. Percent and degree are units too (1/100 and pi/180).
+`5 cm` is the product of 5 and the symbol cm, and cm is 1/100 of m. So `5 cm =
+0.05 m`, `50 cents = $0.50` and `90 km/h = 25 m/s` need no further rules.
+Percent and degree are units too (1/100 and pi/180).
 """
 
 from fractions import Fraction
@@ -90,8 +90,9 @@ def is_smaller(spelling: str, than: str) -> bool:
   return base == other and factor < larger
 
 
-TEMPERATURES = {'C': 'Celsius', 'F': 'Fahrenheit'}  # letters behind a degree
-# What counts things or names the unit square: never a part of the value.
+TEMPERATURES = {'C': 'Celsius', 'F': 'Fahrenheit'}  # letters after a degree
+# Names of counted things and of the unit square, which are not part of the
+# value.
 VAGUE = '~'
 BASE[VAGUE] = (VAGUE, Fraction(1))
 UNITS |= dict.fromkeys(
@@ -100,7 +101,7 @@ UNITS |= dict.fromkeys(
   '平方 立方 单位 平方单位 cu'.split(),
   VAGUE,
 )
-# In plain letters these are variables unless they stand apart, after a number.
+# As plain letters these are variables, except separately after a number.
 CURRENCY = frozenset('$€£¥¢₹')
 ROMAN_LETTERS = frozenset(('F', 'C', 'T', 'H'))
 LETTERS = frozenset('m s h g L l N J W V A K'.split())

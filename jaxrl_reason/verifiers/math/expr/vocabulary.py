@@ -1,4 +1,4 @@
-"""The words and commands the grammar knows."""
+"""Lists the words and commands of the grammar."""
 
 import re
 from fractions import Fraction
@@ -148,7 +148,7 @@ WORD_OPERATORS = {
   '或': 'or',
   '或者': 'or',
 }
-# Words for a number of things, directly behind a number only.
+# Words for a number of things, only directly after a number.
 GROUPS = {
   'brace': 2,
   'score': 20,
@@ -169,7 +169,7 @@ GROUPS = {
     for word in (name, f'{name}s')
   },
 }
-# Words for powers of ten behind a number, and for bases.
+# Words for powers of ten after a number, and for bases.
 SCALES = {
   'hundred': 100,
   'thousand': 10**3,
@@ -217,8 +217,8 @@ BASES = {
 APPROXIMATELY = frozenset(
   'approximately about around roughly approx nearly 约 大约'.split()
 )
-# In front of or behind a number: a second answer, or a range.
-# A word that computes with the number before it is no unit either.
+# Words before or after a number that indicate a second answer or a range, and
+# words that compute with the number. They are not units.
 HEDGES = frozenset(
   'squared cubed factorial negative below half third quarter double twice '
   'halved doubled tripled thrice '
@@ -229,7 +229,7 @@ ORDINALS = frozenset(('st', 'nd', 'rd', 'th'))
 ROMAN_NUMERAL = re.compile('[IVX]{2,}')
 FRACTIONS = frozenset(('frac', 'dfrac', 'tfrac', 'cfrac', 'nicefrac', 'sfrac'))
 EMPTY_COMMANDS = frozenset(('emptyset', 'varnothing'))
-# Functions that can be read out of a run of letters: xlnx, 2sinxcosx.
+# Functions that can be part of a run of letters: xlnx, 2sinxcosx.
 _SPLIT = sorted(
   (set(FUNCTIONS) - COMMAND_ONLY - {'min', 'max'} | {'sqrt', 'pi', 'theta'}),
   key=len,
@@ -239,9 +239,7 @@ SPLIT = re.compile(f'({"|".join(_SPLIT)})')
 
 
 def segments(word: str) -> list[str] | None:
-  """Splits 'xlnx' into ['x', 'ln', 'x']; None of what is no run of
-  functions.
-  """
+  """Splits 'xlnx' into ['x', 'ln', 'x']; None without functions."""
   pieces = SPLIT.split(word)
   if len(pieces) == 1 or any(len(p) > 2 for p in pieces[::2]):
     return None

@@ -1,8 +1,8 @@
-"""Answers that are no expressions: text, choices, dates, times of day.
+"""Compares answers that are text, choices, dates or times of day.
 
-Text is compared as normalised words, with the few synonyms that answers use
-(no solution, all real numbers, infinitely many). Choices are letters A to J,
-alone, in brackets, or in front of the choice's text.
+Text is compared as normalized words, with some synonyms of common answers (no
+solution, all real numbers, infinitely many). Choices are letters A to J, alone,
+in brackets, or before the text of the choice.
 """
 
 import re
@@ -78,7 +78,7 @@ SYNONYMS = {
   '是': 'yes',
   '否': 'no',
 }
-# What makes one answer of several.
+# Words that join several answers.
 HEDGES = frozenset(
   'or either maybe perhaps possibly alternatively otherwise 或 或者'.split()
 )
@@ -127,7 +127,7 @@ DATE_WORD = re.compile(
 
 
 def undressed(text: str) -> str:
-  """Removes \text and the braces and dollars that go with it."""
+  """Removes \text with its braces and dollars."""
   text = DRESS.sub(' ', text)
   for mark in '{}$*':
     text = text.replace(mark, ' ')
@@ -150,9 +150,7 @@ def as_phrase(text: str) -> str:
 
 
 def is_wordy(text: str) -> bool:
-  """Returns whether a text is letters, spaces and the punctuation of
-  sentences.
-  """
+  """Returns whether a text has only letters, spaces and punctuation."""
   return bool(ONLY_WORDS.fullmatch(undressed(text)))
 
 
@@ -183,7 +181,7 @@ PLAIN_SHORT = frozenset(
 
 
 def as_node(text: str) -> Node | None:
-  """Reads what a text means as mathematics: a number word, a set."""
+  """Converts words with a mathematical meaning: number words, sets."""
   found = words(text)
   phrase = ' '.join(found)
   if HEDGES & set(found):
@@ -213,9 +211,7 @@ def number_word(phrase: str) -> int | None:
 
 
 def same_text(a: str, b: str) -> bool:
-  """Returns whether words are equal; for single letters case and order have a
-  meaning.
-  """
+  """Returns whether words are equal, with case and order of single letters."""
   phrase_a, phrase_b = as_phrase(a), as_phrase(b)
   if 'yes' in (phrase_a, phrase_b) or 'no' in (phrase_a, phrase_b):
     phrase_a, phrase_b = _yes_or_no(a), _yes_or_no(b)
@@ -223,7 +219,7 @@ def same_text(a: str, b: str) -> bool:
 
 
 def _yes_or_no(text: str) -> str:
-  """Yes of "Yes, it is."; all of "Yes, or no"."""
+  """Returns Yes of "Yes, it is.", and all of "Yes, or no"."""
   found = set(words(text))
   if HEDGES & found or {'yes', 'no'} <= found:
     return undressed(text).lower()
@@ -234,7 +230,7 @@ def _yes_or_no(text: str) -> str:
 
 
 def choice(text: str) -> str | None:
-  """Returns the letter of an answer that is nothing but a choice."""
+  """Returns the letter of an answer that is only a choice."""
   match = CHOICE.fullmatch(undressed(text))
   return match[1].upper() if match else None
 
@@ -262,8 +258,8 @@ def choices(text: str) -> frozenset[str] | None:
 def misspells(text: str, gold: str) -> bool:
   """Returns whether case or order of letters contradict the gold answer.
 
-  A gold a is a variable, not the choice A. A gold ACB is an angle or an order;
-  ABC may be three choices, in any order, or the points A, B and C.
+  The gold answer a is a variable, not the choice A. ACB is an angle or an
+  order. ABC may be three choices in any order, or the points A, B and C.
   """
   text, gold = undressed(text), undressed(gold)
   if len(gold) == 1:
@@ -286,15 +282,13 @@ def clock(text: str) -> tuple[int, int, str] | None:
 
 
 def hour(text: str) -> tuple[int, int, str] | None:
-  """Reads the same of a full hour: 6 p.m."""
+  """Reads a full hour, 6 p.m., in the same form."""
   match = HOUR.fullmatch(undressed(text))
   return (int(match[1]), 0, match[2].lower()) if match else None
 
 
 def same_clock(a: tuple, b: tuple) -> bool:
-  """Returns whether times are equal, where a.m. or p.m. may be left out on one
-  side.
-  """
+  """Returns whether times are equal. One side may have no a.m. or p.m."""
   if a[1] != b[1]:
     return False
   if a[2] == b[2] or '' in (a[2], b[2]):
