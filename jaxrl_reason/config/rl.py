@@ -332,9 +332,11 @@ class RL(Training):
   # interpolation between the sampler and the trained policy (AReaL), without
   # that pass.
   old_logp: str = 'trainer'
-  # path='host': policy lag of samples, in updates. 1: a batch is sampled while
-  # the previous one is verified, except the first of every log_every steps.
-  staleness: Annotated[int, Range(0, 1)] = 0
+  # Policy lag of samples, in updates: batches wait in a queue for so many
+  # steps, and the first steps only sample. path='host' with 1 has no queue: a
+  # batch is sampled while the previous one is verified, except the first of
+  # every log_every steps.
+  staleness: Annotated[int, Range(0, 64)] = 0
   # path='host': pieces of a batch: one is verified while the next is sampled.
   parts: Count = 2
   workers: Count = 2  # path='host': verifier processes
@@ -344,6 +346,16 @@ class RL(Training):
   # log_every steps. Above it the run stops; 1: never.
   invalid_limit: Share = 0.5
   optimizer: Optimizer = Optimizer(lr=1e-4)
+
+  @property
+  def overlaps(self) -> bool:
+    """Returns whether a batch is sampled while the previous one is verified."""
+    return self.path == 'host' and self.staleness == 1
+
+  @property
+  def delay(self) -> int:
+    """Returns the steps that a batch waits in the queue; 0: there is none."""
+    return 0 if self.overlaps else self.staleness
 
   @property
   def rows(self) -> int:

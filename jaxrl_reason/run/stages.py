@@ -318,7 +318,7 @@ def _host(
       tree = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)
     return sharding.to_global(tree, mesh)
 
-  rest = to_device, where.shardings, bool(c.staleness)
+  rest = to_device, where.shardings, c.overlaps
   step = HostStep(source, learn, questions, kinds, *rest)
   every = planned.config.log_every
   invalid = InvalidRewards(c.invalid_limit, every, journal.say)

@@ -57,6 +57,8 @@ class Learner:
     packing: how rows are packed to save padding; None computes padded rows.
     part_names: names of the reward's parts, for the metrics.
     chain: the parts that are applied around an update, with their memories.
+    waits: steps may have no token to train on; they leave the weights and the
+      optimizer as they are.
   """
 
   model: Model
@@ -76,6 +78,7 @@ class Learner:
   packing: packing_lib.How | None = None
   part_names: tuple[str, ...] = ()
   chain: Chain = Chain()
+  waits: bool = False
 
   # Derived from the fields above, once.
   needs: frozenset[str] = dataclasses.field(init=False)

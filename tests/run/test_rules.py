@@ -12,6 +12,7 @@ DEMOS = {'rl.algorithm': 'luffy', 'rl.demos': 1}
 FAILED = DEMOS | {'rl.demos_when': 'failed'}
 SAMPLER = {'rl.old_logp': 'sampler'}
 STALE = SAMPLER | {'rl.path': 'host', 'rl.staleness': 1}
+QUEUE = SAMPLER | {'rl.staleness': 2}
 HINTS = {'rl.hints.room': 4}
 AGAIN = HINTS | SAMPLER | {'rl.hints.when': 'failed'}
 REFILL = {'rl.refill_rounds': 1, 'rl.filter': 'dead_groups'}
@@ -281,10 +282,16 @@ EXAMPLES = [
   ({'rl.algorithm': 'luffy'}, 'luffy.*set rl.demos=1'),
   ({'rl.old_logp': 'actor'}, "rl.old_logp='actor': choose"),
   (DEMOS | SAMPLER, 'the sampler computes no log-probs of demonstrations'),
+  (QUEUE | {'rl.extra.groups': 32}, 'rl.extra.groups=32 and rl.staleness=2'),
+  (QUEUE | REPLAY, 'rl.replay.rows=8 and rl.staleness=2'),
   (
-    SAMPLER | {'rl.staleness': 1},
-    'rl.staleness=1: 0, or 1 with rl.path="host"',
+    QUEUE | REFILL | {'rl.refill_keep': True},
+    'rl.refill_keep=True and rl.staleness=2',
   ),
+  (QUEUE | {'rl.replay_routes': True}, 'rl.replay_routes=True and rl.stale'),
+  (QUEUE | {'rl.turns.env': 'calculator'}, "calculator' and rl.staleness=2"),
+  (QUEUE | {'rl.steps': 2}, 'no batch leaves the queue in rl.steps=2'),
+  (QUEUE | RLOO, "rl.staleness=2: rl.loss.policy='log_likelihood'"),
   (STALE | {'rl.old_logp': 'trainer'}, 'staleness=1 and rl.old_logp'),
   ({'rl.invalid_limit': 0.1}, "limit=0.1 has no effect without rl.path='host'"),
   # Samples of an earlier policy: a ratio to it, or a weight.

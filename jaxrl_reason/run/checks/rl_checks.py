@@ -107,10 +107,19 @@ def old_logp_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
       'demonstrations (rl.demos, rl.hints.learn) or whole vocabularies '
       '(rover, otb); use "trainer"',
     ),
+    *rules.apart(
+      f' and rl.staleness={c.staleness}: the queue holds rl.prompts groups of '
+      'one generation; set one of them to its default',
+      rl__extra__groups=c.delay and c.extra.groups,
+      rl__replay__rows=c.delay and c.replay.rows,
+      rl__refill_keep=c.delay and c.refill_rounds and c.refill_keep,
+      rl__replay_routes=c.delay and c.replay_routes,
+      rl__turns__env=c.delay and c.turns.env,
+    ),
     (
-      c.staleness and c.path != 'host',
-      f'rl.staleness={c.staleness}: 0, or 1 with rl.path="host"; the fused '
-      'step never waits for a verifier',
+      c.delay and c.delay >= c.steps,
+      f'rl.staleness={c.staleness}: no batch leaves the queue in rl.steps='
+      f'{c.steps} steps; set rl.steps higher',
     ),
   )
 

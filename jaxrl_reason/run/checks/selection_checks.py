@@ -70,7 +70,7 @@ def _has_share(samples: int, low: float, high: float) -> bool:
 
 def same_step(c: RL, **values) -> rules.Rows:
   """Returns the rows of settings that need a step's verdicts for the next."""
-  ahead = values if c.staleness else dict.fromkeys(values)
+  ahead = values if c.overlaps else dict.fromkeys(values)
   return rules.apart(
     f' and rl.staleness={c.staleness}: the samples of the next step depend on '
     'the verdicts of this one; set one of them to 0',

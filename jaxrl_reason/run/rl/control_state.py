@@ -1,5 +1,5 @@
 """The memory of the rl stage (`TrainState.control`) before its first step:
-that of the chain's parts, and that of refill and replay.
+that of the chain's parts, and that of refill, replay and the queue of batches.
 """
 
 from collections.abc import Callable
@@ -30,10 +30,11 @@ def first(
   rl stage before its first step.
 
   Raises:
-    ValueError: a replay or an archive does not fit the device's memory.
+    ValueError: a replay, a queue of batches or an archive does not fit the
+      device's memory.
   """
   kinds, like = sources.kinds_of_rounds(c), None
-  if c.refill_keep or c.replay.rows:
+  if c.refill_keep or c.replay.rows or c.delay:
     like = group_shapes(c, prompt_columns, learn, gen)
 
   def make(total: jax.Array) -> dict | None:
@@ -44,11 +45,19 @@ def first(
     return control or None
 
   memories = jax.eval_shape(make, jnp.int32(0)) or {}
-  if c.replay.rows:
-    n, shards = c.replay.capacity, sharding.row_shards(mesh)
-    shards = 1 if n % shards else shards
-    name = f'rl.replay.capacity={n} groups'
-    _refuse_too_large(name, trees.n_bytes(memories['replay']) // shards, mesh)
+  for kind, n, name in (
+    (
+      'replay',
+      c.replay.capacity,
+      f'rl.replay.capacity={c.replay.capacity} groups',
+    ),
+    ('delay', c.delay * c.prompts, f'rl.staleness={c.staleness} batches'),
+  ):
+    if kind in memories:
+      shards = sharding.row_shards(mesh)
+      shards = 1 if n % shards else shards
+      size = trees.n_bytes(memories[kind]) // shards
+      _refuse_too_large(name, size, mesh)
   if archive.CONTROL in memories:
     kept = memories[archive.CONTROL]
     n = kept['length'].shape[0]

@@ -97,11 +97,29 @@ def learn(
   lag = jnp.where(batch.mask, state.step - batch.version, 0)
   metrics['policy_lag'] = lag.sum() / jnp.maximum(batch.mask.sum(), 1)
   key = fused.key_of(root, state.step, 'minibatches')
-  update = learner, step.state, step.batch, sampling, key
-  state, more = step_lib.update(*update)
+  state, more = _updated(learner, step.state, step.batch, sampling, key)
   metrics |= more
   state, more = learner.chain.after(state, metrics)
   return state, metrics | more
+
+
+def _updated(learner: Learner, state: TrainState, batch: Batch, sampling, key):
+  """Updates; a learner that waits does so only if there is a token to train on.
+  Metrics of the update are 0 otherwise.
+  """
+
+  def update(state):
+    return step_lib.update(learner, state, batch, sampling, key)
+
+  def wait(state):
+    _, metrics = jax.eval_shape(update, state)
+    metrics = {k: jnp.zeros(x.shape, x.dtype) for k, x in metrics.items()}
+    metrics['nonfinite_leaf_max'] -= 1  # all are finite
+    return state.replace(step=state.step + 1), metrics
+
+  if not learner.waits:
+    return update(state)
+  return jax.lax.cond(jnp.any(batch.mask), update, wait, state)
 
 
 def _generated(

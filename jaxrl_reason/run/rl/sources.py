@@ -17,6 +17,7 @@ from jaxrl_reason.data import controllers, pipeline
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.rewards.kernels import likelihood
 from jaxrl_reason.rollouts import (
+  delay,
   extra,
   filters,
   fused,
@@ -76,7 +77,8 @@ def kinds_of_rounds(c: RL) -> tuple[Rounds, ...]:
   """Builds the kinds of rounds of the rl section, innermost first.
 
   Demonstrations and hints change the rounds of one set of problems. Refill and
-  extra samples contain them and generate further rounds. Replay is outermost.
+  extra samples contain them and generate further rounds. The queue of batches
+  and replay are outermost.
   """
   keeps, h, r = filters.make(c.filter, c.filter_args), c.hints, c.replay
   kinds = []
@@ -89,6 +91,8 @@ def kinds_of_rounds(c: RL) -> tuple[Rounds, ...]:
     kinds.append(extra.Extra(c.extra.groups, c.extra.by))
   if c.refill_rounds:
     kinds.append(refill.Refill(keeps, c.refill_rounds, c.refill_keep))
+  if c.delay:
+    kinds.append(delay.Delay(c.delay))
   if r.rows:
     groups = r.rows // c.samples
     kinds.append(replay.Replay(keeps, groups, r.capacity, r.by, r.mix))

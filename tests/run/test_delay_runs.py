@@ -1,0 +1,93 @@
+"""Batches that wait in a queue (`rl.staleness`), by whole runs."""
+
+import json
+import signal
+
+import jax
+import numpy as np
+import pytest
+from test_recipe_features import recipe, rows
+from test_resume import content, env, kill_when, run, saved, start
+
+from jaxrl_reason.run import train
+
+pytestmark = pytest.mark.one_device
+__all__ = ['env']
+
+SAMPLER = {'rl.algorithm': 'dr_grpo', 'rl.old_logp': 'sampler', 'rl.samples': 8}
+COIN = dict(answer=dict(reward='random', kwargs=dict(p=0.5)))
+LEARNT = ('loss', 'grad_norm', 'advantage_rms', 'entropy')
+
+
+def made(at, **changes):
+  """Runs the recipe; returns its state and rows."""
+  c = recipe(**SAMPLER | {'rl.rewards': COIN, 'rl.steps': 8} | changes)
+  return train.run(c, at), rows(at)
+
+
+@pytest.mark.parametrize('k', [1, 3])
+def test_every_batch_is_trained_on_k_steps_later(tmp_path, k):
+  """With a learning rate of 0 the policy stays as it is: the numbers of a step
+  without a queue are found again k steps later.
+  """
+  still = {'rl.optimizer.lr': 0.0}
+  _, now = made(tmp_path / 'now', **still)
+  _, later = made(tmp_path / 'later', **still | {'rl.staleness': k})
+  for row in later[:k]:
+    assert row['train/grad_norm'] == row['train/loss'] == 0
+  for a, b in zip(now, later[k:]):
+    for name in LEARNT:
+      np.testing.assert_allclose(
+        b[f'train/{name}'], a[f'train/{name}'], rtol=1e-5, atol=1e-7
+      )
+    assert b['train/policy_lag'] == k
+  # Statistics are of what a step samples.
+  for a, b in zip(now, later):
+    assert a['train/reward_mean'] == b['train/reward_mean']
+
+
+def test_the_first_steps_change_nothing(tmp_path):
+  """Neither weights nor the optimizer, though weights decay."""
+  decay = {'rl.optimizer.weight_decay': 0.1}
+  first, _ = made(tmp_path / 'a', **decay | {'rl.staleness': 3, 'rl.steps': 4})
+  once, _ = made(tmp_path / 'b', **decay | {'rl.steps': 1})
+  for a, b in zip(*(jax.tree.leaves(s.params) for s in (first, once))):
+    # The fourth step makes the first update, by the batch of the first step.
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+  counts = [x for x in jax.tree.leaves(first.opt_state) if x.ndim == 0]
+  assert counts and all(int(x) == 1 for x in counts)
+
+
+def test_both_paths_and_eight_devices_agree(tmp_path):
+  """With refill, whose rounds fill a step before it waits."""
+  task = dict(answer=dict(reward='task'))
+  more = {'rl.staleness': 2, 'rl.rewards': task, 'rl.steps': 5}
+  more |= {'rl.filter': 'dead_groups', 'rl.refill_rounds': 3}
+  more |= {'rl.prompts': 16, 'rl.parts': 2}
+  _, fused = made(tmp_path / 'fused', **more)
+  _, eight = made(tmp_path / 'eight', **more | {'mesh': (8, 1, 1)})
+  _, host = made(tmp_path / 'host', **more | {'rl.path': 'host'})
+  names = ('loss', 'grad_norm', 'reward_mean', 'policy_lag', 'refill/rounds')
+  assert sum(r['train/grad_norm'] for r in fused) > 0
+  for a, b, c in zip(fused, eight, host, strict=True):
+    for name in names:
+      want = a[f'train/{name}']
+      np.testing.assert_allclose(
+        [b[f'train/{name}'], c[f'train/{name}']], want, rtol=2e-4, atol=1e-5
+      )
+
+
+def test_killed_with_a_full_queue_goes_on_bit_for_bit(env, tmp_path):  # noqa: F811
+  given = ['--config.stages=("rl",)', '--config.rl.staleness=2']
+  given += ['--config.rl.old_logp=sampler', '--config.rl.steps=24']
+  given += ['--config.rl.rewards.answer.reward=random']
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  run(env, whole, *given)
+  process = start(env, killed, *given)
+  assert kill_when(process, saved(killed, 8)) == -signal.SIGKILL
+  run(env, killed, *given)
+  assert content(killed) == content(whole)
+  text = (killed / 'events.jsonl').read_text()
+  starts = [json.loads(x) for x in text.splitlines()]
+  assert sum(x['event'] == 'start' for x in starts) == 2
+  assert starts and max(x.get('step', 0) for x in starts) >= 8
