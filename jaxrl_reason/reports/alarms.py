@@ -7,7 +7,7 @@ import numpy as np
 from jaxrl_reason.reports import line_alarms
 from jaxrl_reason.reports import pass_at_k as passk
 from jaxrl_reason.reports.answer_pages import Step
-from jaxrl_reason.reports.workdirs import Run
+from jaxrl_reason.reports.workdirs import Run, ends
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +66,7 @@ def _of_lines(run: Run, steps: list[Step]) -> list[Alarm]:
 
 def before_and_after(run: Run) -> tuple[dict, dict] | None:
   """Returns the evaluations at the start of the last stage and at its end."""
-  found = run.evaluations
-  if len(found) < 2:
-    return None
-  last = found[-1]['stage']
-  earlier = [e for e in found[:-1] if e['stage'] != last] or found[:1]
-  return earlier[-1], found[-1]
+  return ends(run.evaluations, lambda row: row['stage'])
 
 
 def _fewer_solvable(run: Run) -> Alarm:

@@ -26,6 +26,7 @@ class Cell:
     kl: nats per token to the base model of the evaluation, and the standard
       error; None without a base model.
     base: name of the base model.
+    problems: their prompts.
   """
 
   model: str
@@ -34,6 +35,7 @@ class Cell:
   samples: int
   kl: tuple[float, float] | None = None
   base: str = ''
+  problems: dict[int, str] = dataclasses.field(default_factory=dict)
 
   def curve(self) -> list[tuple[int, float, float]]:
     """Returns (k, pass@k, standard error)."""
@@ -58,6 +60,7 @@ def read(path: epath.PathLike, number: int, blocks: Blocks) -> list[Cell]:
     ]
     if cell := _cell(rows):
       cell.base = _settings(file).get('base') or ''
+      cell.problems = {r['problem']: r['prompt'] for r in rows if 'prompt' in r}
       for row in rows[:MANY]:
         blocks.add(number + len(cells), row)
       cells.append(cell)
@@ -195,6 +198,7 @@ def support(cells: list[Cell]) -> list[dict]:
           found,
           f'{suite}: solved by any of {other.samples}',
           f'{other.model} against {first.model}',
+          first.problems,
         )
       )
   return out

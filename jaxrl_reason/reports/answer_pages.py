@@ -115,12 +115,16 @@ class Blocks:
     self.texts: list[str] = []
     self.tokens: list[str] = []
     self._texts, self._tokens = [], []
+    self._problems: dict[str, int] = {}  # numbers of their texts
 
   def add(self, run: int, row: dict) -> None:
     """Adds a record of the run with this number."""
     verdict = row.get('verdict') or {}
     known = row | {'run': run, 'right': int(is_right(row))}
     known |= {'score': verdict.get('score'), 'status': verdict.get('status')}
+    # Data sets number their problems alike, so the text is the identity.
+    text = row.get('prompt') or str(row['problem'])
+    known['problem'] = self._problems.setdefault(text, len(self._problems))
     for name, column in self.columns.items():
       column.append(known.get(name))
     self._texts.append(
@@ -193,25 +197,29 @@ class Answers:
     steps: one by one.
     top: the tokens with the largest share of entropy in the last third.
     support: (step, problems solved for the first time, lost again).
+    worst: the record with the lowest reward of the last step.
   """
 
   steps: list[Step]
   top: list[tuple]
   support: list[tuple[int, int, int]]
+  worst: dict | None = None
 
 
 def read(run: Run, number: int, blocks: Blocks) -> Answers:
   """Reads the rollouts of a run, with the number of the run, into blocks."""
   steps, uncertain, solvable, points = [], Uncertain(), Support(), []
+  worst = None
   late = len(run.rollouts) * 2 // 3
   for i, (step, rows) in enumerate(records(run)):
     steps.append(_of_step(step, rows))
     points.append((step, *solvable.add(rows)))
+    worst = min(rows, key=lambda row: row.get('reward') or 0.0)
     for row in rows:
       blocks.add(number, row)
       if i >= late:
         uncertain.add(row)
-  return Answers(steps, uncertain.top(), points)
+  return Answers(steps, uncertain.top(), points, worst)
 
 
 class Support:

@@ -274,6 +274,7 @@ def of_support(runs: list[Run], answers: list[Answers]) -> list[dict]:
           found,
           f'{run.name}, {split}: solved by any of {after["samples"]}',
           f'step {both[1]["step"]} against {both[0]["step"]}',
+          run.problems.get(split, {}),
         )
       )
     if any(first or lost for _, first, lost in own.support):

@@ -18,6 +18,7 @@ from jaxrl_reason.reports import (
   answer_folders,
   figures,
   missing,
+  overview,
   panels,
   state,
 )
@@ -75,7 +76,7 @@ def write(
   names = [r.name for r in runs]
   names += [f'{c.model}, {c.suite}' for c in cells]
   context = {
-    'runs': [_told(run, own.steps) for run, own in zip(runs, found)],
+    'runs': [_told(run, own) for run, own in zip(runs, found)],
     'tops': [(r.name, own.top) for r, own in zip(runs, found) if own.top],
     'differing': state.differing(runs),
     'changed': [(r.name, state.changed(r, defaults)) for r in runs],
@@ -96,8 +97,9 @@ def write(
     template.stream(**context).dump(f)
 
 
-def _told(run: Run, steps: list[answers.Step]) -> dict[str, Any]:
+def _told(run: Run, own: answers.Answers) -> dict[str, Any]:
   kind, sentence = state.status(run)
+  raised = alarms.of(run, own.steps)
   return {
     'name': run.name,
     'path': str(run.path),
@@ -106,7 +108,10 @@ def _told(run: Run, steps: list[answers.Step]) -> dict[str, Any]:
     'stages': run.stages,
     'last': _last(run),
     'breaks': state.breaks(run),
-    'alarms': alarms.of(run, steps),
+    'alarms': raised,
+    'latest': [a for a in raised if a.since is not None][:3],
+    'verdict': overview.verdict(run, raised),
+    'samples': overview.samples(run, own.worst),
   }
 
 

@@ -1,6 +1,7 @@
 """The figures of metrics, and their axes."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 COLORS = (
@@ -96,14 +97,12 @@ def layout(title: str, unit: str, x: str = 'step') -> dict[str, Any]:
   """Returns the common layout of all figures."""
   return {
     'title': {'text': title, 'font': {'size': 15}, 'x': 0.02},
-    'xaxis': {'title': {'text': x, 'standoff': 4}, 'gridcolor': '#eee'},
-    'yaxis': {'title': {'text': unit}, 'gridcolor': '#eee'},
+    'xaxis': {'title': {'text': x, 'standoff': 4}},
+    'yaxis': {'title': {'text': unit}},
     'margin': {'l': 60, 'r': 15, 't': 40, 'b': 80},
     'legend': {'orientation': 'h', 'y': -0.28, 'font': {'size': 11}},
     'height': 340,
     'hovermode': 'x unified',
-    'paper_bgcolor': '#fff',
-    'plot_bgcolor': '#fff',
     'shapes': [],
     'annotations': [],
   }
@@ -213,9 +212,14 @@ def pass_layout(title: str) -> dict[str, Any]:
   return out
 
 
-def of_changes(found: dict[str, list[int]], title: str, what: str) -> dict:
+def of_changes(
+  found: dict[str, list[int]], title: str, what: str, texts: Mapping[int, str]
+) -> dict:
   """Draws a figure of `pass_at_k.changes`, with the gained and lost problems in
   its notes.
+
+  Args:
+    texts: of problems; a problem without a text is shown by its number.
   """
   figure = layout(title, 'problems', what)
   counts = [len(ids) for ids in found.values()]
@@ -227,15 +231,16 @@ def of_changes(found: dict[str, list[int]], title: str, what: str) -> dict:
     'marker': {'color': ['#6b7280', '#059669', '#dc2626', '#d1d5db']},
   }
   notes = [
-    f'{name}: problems {_some(found[name])}'
+    f'{name}: {_some([texts.get(i, f"problem {i}") for i in found[name]])}'
     for name in ('gained', 'lost')
     if found[name]
   ]
   return {'figure': {'data': [bars], 'layout': figure}, 'notes': notes}
 
 
-def _some(numbers: list[int], most: int = 40) -> str:
-  """Lists the first numbers, and counts the others."""
-  more = len(numbers) - most
-  said = ', '.join(map(str, numbers[:most]))
+def _some(texts: list[str], most: int = 12, width: int = 60) -> str:
+  """Lists the first texts, shortened, and counts the others."""
+  more = len(texts) - most
+  short = (f'{x[:width]}…' if len(x) > width else x for x in texts[:most])
+  said = ' · '.join(short)
   return f'{said} and {more} more' if more > 0 else said

@@ -7,12 +7,15 @@ Missing files are empty; damaged parts are skipped with a warning.
 import dataclasses
 import json
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from absl import logging
 from etils import epath
 
 from jaxrl_reason.reports import metrics_file
+
+T = TypeVar('T')
 
 
 @dataclasses.dataclass
@@ -25,7 +28,8 @@ class Run:
     rows: of metrics.jsonl; numbers that are not finite are None.
     events: starts and ends, of events.jsonl.
     evaluations: of problems, oldest first (`evaluations/<step>.json`).
-    rollouts: paths, oldest first.
+    rollouts, samples: paths, oldest first.
+    problems: split -> number -> prompt (`evaluations/problems.json`).
   """
 
   name: str
@@ -35,6 +39,8 @@ class Run:
   events: list[dict]
   evaluations: list[dict]
   rollouts: list[epath.Path]
+  samples: list[epath.Path]
+  problems: dict[str, dict[int, str]]
 
   @property
   def stages(self) -> dict[str, int]:
@@ -83,8 +89,27 @@ def read(path: epath.PathLike, name: str = '') -> Run:
       # Files of steps that a resumed run will repeat are not read.
       if int(p.stem) <= last and is_evaluation(e := whole(p))
     ],
-    [p for p in _numbered(path / 'rollouts', '.jsonl') if int(p.stem) <= last],
+    *(
+      [p for p in _numbered(path / name, '.jsonl') if int(p.stem) <= last]
+      for name in ('rollouts', 'samples')
+    ),
+    {
+      split: {i: text for i, text in enumerate(texts) if isinstance(text, str)}
+      for split, texts in whole(path / 'evaluations' / 'problems.json').items()
+      if isinstance(texts, list)
+    },
   )
+
+
+def ends(found: Sequence[T], stage: Callable[[T], str]) -> tuple[T, T] | None:
+  """Returns the last of `found` before the last stage, or else the first one,
+  and the last one; None for fewer than two.
+  """
+  if len(found) < 2:
+    return None
+  last = stage(found[-1])
+  earlier = [x for x in found[:-1] if stage(x) != last] or found[:1]
+  return earlier[-1], found[-1]
 
 
 def names(paths: list[str]) -> list[str]:

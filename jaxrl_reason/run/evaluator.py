@@ -20,6 +20,8 @@ from jaxrl_reason.run.rl import python_tools as hosted
 from jaxrl_reason.run.rl import reward_functions as rewarding
 from jaxrl_reason.run.rl import turn_settings as turns
 
+PROMPT = 200  # characters of a prompt that reports show
+
 
 class Evaluator:
   """Evaluates parameters, and keeps the text of the last evaluation."""
@@ -128,6 +130,11 @@ class Evaluator:
       self.said = samples.write(self._workdir, shown, total, stage)
       counts = {k: evaluations.counted(rows) for k, (_, rows) in found.items()}
       evaluations.write(self._workdir, counts, total, stage)
+      prompts = {
+        name: [str(e['prompt'])[:PROMPT] for e in s.examples]
+        for name, s in self._sets.items()
+      }
+      evaluations.write_problems(self._workdir, prompts, total)
     out = {
       f'eval/{name}/{k}': v
       for name, (values, _) in found.items()

@@ -22,6 +22,7 @@ from jaxrl_reason.reports import (
   answer_folders,
   figures,
   missing,
+  overview,
   panels,
   signs,
   state,
@@ -278,7 +279,7 @@ def test_evaluations_are_compared(tmp_path):
   assert bars['error_x']['array'] == [pytest.approx(0.5154 / 2, rel=1e-3)]
   assert panel['notes'] == ['tuned, gsm8k, own, T 1: +0.1875 ± 0.2577']
   (changes,) = answer_folders.support(cells)
-  assert changes['notes'] == ['lost: problems 2, 3']
+  assert changes['notes'] == ['lost: question 2? · question 3?']
   text = write(path)  # no run beside it
   assert 'gsm8k' in text and 'No metrics were told' not in text
   page = page_of(tmp_path / 'out.html')
@@ -464,6 +465,26 @@ def test_a_fall_of_pass_at_k_is_an_alarm(tmp_path):
   ]
 
 
+def test_problems_are_named_by_their_texts(tmp_path):
+  path = workdir(tmp_path / 'run')
+  texts = ['what is 3 + 4?', 7, 'how many apples?']  # one is damaged
+  file = path / 'evaluations' / 'problems.json'
+  file.write_text(json.dumps({'heldout': texts, 'harder': 3}))
+  run = workdirs.read(path)
+  figure = figures.of_support([run], [answers.read(run, 0, answers.Blocks())])
+  # 3, 1, 0, 2 of 4 samples before and 4, 4, 0, 0 after.
+  assert figure[0]['notes'] == ['lost: problem 3']
+  swapped = json.loads((path / 'evaluations' / '00000090.json').read_text())
+  swapped['splits']['heldout']['right'] = [0, 0, 2, 1]
+  (path / 'evaluations' / '00000090.json').write_text(json.dumps(swapped))
+  run = workdirs.read(path)
+  figure = figures.of_support([run], [answers.read(run, 0, answers.Blocks())])
+  assert figure[0]['notes'] == [
+    'gained: how many apples?',
+    'lost: what is 3 + 4? · problem 1',
+  ]
+
+
 def test_texts_cannot_leave_their_place(tmp_path):
   evil = '</script><script>throw Error("out")</script>'
   path = workdir(tmp_path / evil.replace('/', '_'), note=evil)
@@ -507,9 +528,12 @@ def test_the_page_in_a_browser(tmp_path):
   page.until(f'report.shown === {9 * 12}')
   chosen('f-right', 1)
   page.until(f'report.shown === {9 * 4}')
-  chosen('f-problem', 2)
+  page.js('report.only(7)')  # an answer to question 2
   page.until(f'report.shown === {9}')
-  for field in ('f-run', 'f-right', 'f-problem'):
+  chip = "document.getElementById('f-problem')"
+  assert page.js(f'{chip}.textContent') == '✕ question 2?'
+  page.js(f'{chip}.click()')
+  for field in ('f-run', 'f-right'):
     chosen(field, '')
   page.until(f'report.shown === {n}')
   chosen('search', 'QUESTION 3')
@@ -517,7 +541,8 @@ def test_the_page_in_a_browser(tmp_path):
   chosen('search', '')
   page.until(f'report.shown === {n}')
   page.js("document.getElementById('group').click()")
-  page.until("document.querySelectorAll('#list .head').length > 0")
+  head = "document.querySelector('#list .head')"
+  page.until(f"{head} && {head}.textContent.includes('question 0?')")
   page.js('report.choose(0)')
   page.until('report.painted === 7')
   spans = "[...document.querySelectorAll('.tokens span')]"
@@ -539,6 +564,102 @@ def test_the_page_in_a_browser(tmp_path):
   assert page.js(f'{spans}.map(s => s.style.background)') != before
   assert page.errors == []
   assert page.requests == [out.as_uri()]
+  page.close()
+
+
+def test_the_first_screen_says_whether_a_run_learns(tmp_path):
+  path = workdir(tmp_path / 'run')
+  for step, text in ((5, '3 # 4'), (90, '1 2 # 3')):
+    rows = [record(step, 0, i, text == '1 2 # 3', text) for i in range(2)]
+    rows += [record(step, 1, i, False, '9') for i in range(2)]
+    stage = {'stage': 'sft' if step == 5 else 'rl'}
+    jsonl(path / 'samples' / f'{step:08d}.jsonl', [r | stage for r in rows])
+  rows = [json.loads(x) for x in (path / 'metrics.jsonl').open()]
+  for row in rows:
+    if 60 <= row['step'] < 90 or row['step'] == 90 and 'train/entropy' in row:
+      row['train/truncated'] = 0.9
+  jsonl(path / 'metrics.jsonl', rows)
+  text = html_lib.unescape(write(path))
+  first, _, rest = text.partition('<section id="runs">')
+  first = first.partition('<section id="overview">')[2]
+  # 6 and 8 of 16 samples: two problems gained, one lost, one changed.
+  assert 'class="verdict open"' in first
+  assert '2 alarms; no measurable progress (heldout pass@1 0.375 to' in first
+  assert first.count('data-key="curves"') == 2
+  assert 'completions at the limit of their length</b>, from step 80' in first
+  assert 'raise data.completion_len' in first
+  titles = re.findall('<h3>(.*?)</h3>', first)
+  assert titles[:2] == ['before, step 5: wrong', 'now, step 90: right']
+  assert re.match('worst, step 90: wrong', titles[2])
+  turns = re.findall('data-role="(.*?)">(.*?)</div>', first)
+  assert turns[:2] == [('prompt', 'question 0?'), ('policy', '3 # 4')]
+  assert turns[2:4] == [('prompt', 'question 0?'), ('policy', '1 2 # 3')]
+  assert '<table' not in first and 'not raised' in rest
+
+
+@pytest.mark.parametrize(
+  'right, how, kind, said',
+  [
+    (
+      ([0] * 8, [4] * 6 + [0] * 2),
+      'finished',
+      'ok',
+      'Healthy; it learns (held',
+    ),
+    (([4] * 8, [0] * 6 + [4] * 2), 'finished', 'bad', 'it gets worse (heldout'),
+    (([0] * 8, [4] * 6 + [0] * 2), 'ValueError: x', 'bad', 'Failed; it learns'),
+    (None, 'finished', 'ok', 'Healthy; it learns (reward 0.400 to 0.700)'),
+  ],
+)
+def test_verdicts(tmp_path, right, how, kind, said):
+  path = workdir(tmp_path / 'run')
+  for i, step in enumerate((5, 90)):
+    file = path / 'evaluations' / f'{step:08d}.json'
+    row = json.loads(file.read_text())
+    if right is None:
+      file.unlink()
+    else:
+      row['splits']['heldout']['right'] = right[i]
+      file.write_text(json.dumps(row))
+  jsonl(path / 'events.jsonl', [{'event': 'start', 'step': 0, 'reached': 0},
+                                {'event': 'end', 'how': how}])  # fmt: skip
+  found = overview.verdict(workdirs.read(path), [])
+  assert found[0] == kind and said in found[1]
+
+
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
+def test_a_narrow_page_opens_on_a_conversation(tmp_path, scheme):
+  path = workdir(tmp_path / ('a_long_name_' * 8))
+  out = tmp_path / 'out.html'
+  write(path, out=out)
+  page = chromium.Page('about:blank')
+  size = {'width': 400, 'height': 800, 'deviceScaleFactor': 1, 'mobile': True}
+  page.call('Emulation.setDeviceMetricsOverride', **size)
+  features = [{'name': 'prefers-color-scheme', 'value': scheme}]
+  page.call('Emulation.setEmulatedMedia', features=features)
+  page.call('Page.navigate', url=out.as_uri())
+  page.until(
+    "window.report && report.ready && document.querySelector('.main-svg')"
+  )
+  assert page.js('document.documentElement.scrollWidth') <= 400
+  page.until('report.painted > 0')
+  roles = (
+    "[...document.querySelectorAll('#detail .turn')].map(x => x.dataset.role)"
+  )
+  assert page.js(roles) == ['prompt', 'policy']
+  light = '{f} => (([r, g, b]) => r + g + b)(f.match(/[0-9.]+/g).map(Number))'
+  style = 'getComputedStyle(document.body)'
+  brightness = f'({light.replace("{f}", "f")})'
+  ink, ground = (
+    page.js(f'{brightness}({style}.{k})') for k in ('color', 'backgroundColor')
+  )
+  figure = "document.querySelector('.figure .main-svg')"
+  plot = page.js(f'{brightness}({figure}.style.background)')
+  if scheme == 'dark':
+    assert ink > 500 and ground < 200 and plot < 200
+  else:
+    assert ink < 200 and ground > 500 and plot > 500
+  assert page.errors == []
   page.close()
 
 

@@ -165,6 +165,10 @@ def test_conversations_have_the_turns_of_the_environment(played, kind):
   last = sorted((played / kind).glob('*.jsonl'))[-1]
   rows = [row for _, row in records.read(last) if 'conversation' in row]
   assert rows
+  if kind == 'samples':
+    file = played / 'evaluations' / 'problems.json'
+    prompts = json.loads(file.read_text())['heldout']
+    assert all(prompts[row['problem']] == row['prompt'] for row in rows)
   for row in rows:
     turns = [(t['role'], t['content']) for t in row['conversation']]
     calls, replies = turns[::2], turns[1::2]

@@ -7,8 +7,20 @@
   // ---- figures, drawn when they come into view
   const draw = (div) => {
     const { figure } = data.figures[div.dataset.key][+div.dataset.i];
-    Plotly.newPlot(div, figure.data, figure.layout, { responsive: true, displaylogo: false, displayModeBar: false });
+    Plotly.react(div, figure.data, themed(figure.layout), { responsive: true, displaylogo: false, displayModeBar: false });
   };
+  // In the colours of the page, light or dark.
+  const themed = (layout) => {
+    const color = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
+    const axis = { gridcolor: color('--line'), zerolinecolor: color('--line') };
+    return {
+      ...layout, font: { color: color('--ink') }, paper_bgcolor: color('--card'), plot_bgcolor: color('--card'),
+      xaxis: { ...layout.xaxis, ...axis }, yaxis: { ...layout.yaxis, ...axis },
+      hoverlabel: { bgcolor: color('--card'), font: { color: color('--ink') } },
+    };
+  };
+  const drawn = () => document.querySelectorAll('.figure.js-plotly-plot');
+  matchMedia('(prefers-color-scheme: dark)').onchange = () => drawn().forEach(draw);
   const seen = new IntersectionObserver((entries) => {
     for (const e of entries) if (e.isIntersecting) { seen.unobserve(e.target); draw(e.target); }
   }, { rootMargin: '300px' });
@@ -55,11 +67,13 @@
   const fill = (row, item) => {
     if (item.head !== undefined) {
       row.classList.add('head');
-      row.append(node('span', '', `problem ${cols.problem[item.head]}, ${name(item.head)}: ${item.right} of ${item.n} right`));
+      const text = node('span', 'text', '…');
+      row.append(node('span', '', `${name(item.head)}, ${item.right} of ${item.n} right`), text);
+      textsOf(item.head).then((t) => { text.textContent = t.prompt.slice(0, 300); });
       return;
     }
     const i = item.row, text = node('span', 'text', '…');
-    row.append(mark(i), node('span', 'what', `${name(i)}, problem ${cols.problem[i]}.${cols.sample[i]}`), text);
+    row.append(mark(i), node('span', 'what', name(i)), text);
     textsOf(i).then((t) => { text.textContent = `${t.prompt} ▸ ${t.completion}`.slice(0, 300); });
   };
   const show = () => {
@@ -71,25 +85,33 @@
       row.style.top = `${k * HEIGHT}px`;
       if (item.row !== undefined && item.row === state.chosen) row.classList.add('chosen');
       fill(row, item);
-      row.onclick = () => item.head !== undefined ? only(cols.problem[item.head]) : choose(item.row);
+      row.onclick = () => item.head !== undefined ? only(item.head) : choose(item.row);
       list.append(row);
     }
     state.drawn = last - first;
   };
-  const only = (problem) => { el('f-problem').value = problem; filter(); };
+  // The answers to the problem of an answer; null: to all problems.
+  let problem = null;
+  const only = async (i) => {
+    problem = i;
+    const chip = el('f-problem');
+    chip.hidden = i === null;
+    if (i !== null) chip.textContent = `✕ ${(await textsOf(i)).prompt.slice(0, 80)}`;
+    await filter();
+  };
 
   let turn = 0;
   const filter = async () => {
     const mine = ++turn;
     const words = el('search').value.trim().toLowerCase();
     const run = el('f-run').value, step = el('f-step').value, right = el('f-right').value;
-    const more = el('f-more').value, problem = el('f-problem').value;
+    const more = el('f-more').value;
     let rows = [];
     for (let i = 0; i < data.rows; i++) {
       if (run !== '' && cols.run[i] !== +run) continue;
       if (step !== '' && cols.step[i] !== +step) continue;
       if (right !== '' && cols.right[i] !== +right) continue;
-      if (problem !== '' && cols.problem[i] !== +problem) continue;
+      if (problem !== null && cols.problem[i] !== cols.problem[problem]) continue;
       if (more === 'truncated' && !cols.truncated[i]) continue;
       if (more === 'failed' && !failed(i)) continue;
       if (more === 'signal' && !cols.advantage[i]) continue;
@@ -149,7 +171,7 @@
     if (by === 'turn') return t.turn ?? Array(n).fill(0);
     return t[by];
   };
-  const TURNS = ['#dbeafe', '#dcfce7', '#fef3c7', '#fce7f3', '#ede9fe', '#cffafe'];
+  const TURNS = [212, 141, 43, 330, 263, 187].map((hue) => `hsl(${hue} 80% 50% / 0.25)`);
   const color = (x, low, high) => {
     if (x === null || x === undefined) return '';
     if (by === 'turn') return TURNS[x % TURNS.length];
@@ -200,9 +222,11 @@
     if (state.chosen !== i) return;
     detail.replaceChildren();
     const title = node('h3');
-    title.append(mark(i), ` ${name(i)}, problem ${cols.problem[i]}, sample ${cols.sample[i]}`);
+    title.append(mark(i), ` ${name(i)}, sample ${cols.sample[i]}`);
+    const others = node('button', '', 'all answers to this problem');
+    others.onclick = () => only(i);
     const box = node('div', 'tokens');
-    detail.append(title, turnBox('prompt', t.prompt));
+    detail.append(title, turnBox('prompt', t.prompt), others);
     const facts = {
       answer: t.answer, extracted: t.extracted, verdict: `${number(cols.score[i])} (${cols.status[i]})`,
       reason: t.detail, parts: t.parts && Object.entries(t.parts).map(([k, v]) => `${k} ${number(v)}`).join(', '),
@@ -246,7 +270,8 @@
     options('f-step', 'all steps', [...new Set(cols.step.filter((s) => s !== null))].sort((a, b) => a - b).map((s) => [s, `step ${s}`]));
     let wait;
     for (const id of ['f-run', 'f-step', 'f-right', 'f-more', 'group']) el(id).onchange = filter;
-    for (const id of ['search', 'f-problem']) el(id).oninput = () => { clearTimeout(wait); wait = setTimeout(filter, 200); };
+    el('search').oninput = () => { clearTimeout(wait); wait = setTimeout(filter, 200); };
+    el('f-problem').onclick = () => only(null);
     list.onscroll = show;
     list.onkeydown = (e) => {
       const by = { ArrowDown: 1, ArrowUp: -1 }[e.key];
@@ -261,9 +286,10 @@
     };
     if (data.rows) await filter();
     else { el('viewer').hidden = true; el('no-answers').hidden = false; report.shown = 0; }
-    Object.assign(report, { choose, filter, state });
+    Object.assign(report, { choose, filter, only, state });
     report.ready = true;
     report.took = performance.now();
+    if (data.rows) choose(state.items[0].row);
   };
   start();
 })();

@@ -37,6 +37,16 @@ def counted(rows: Sequence[Mapping]) -> dict:
   }
 
 
+def write_problems(
+  workdir: epath.Path, prompts: Mapping[str, Sequence[str]], total: int
+) -> None:
+  """Writes the prompts of each split for reports, at the first evaluation."""
+  path = workdir / 'evaluations' / 'problems.json'
+  if total == 0 or not path.exists():
+    path.parent.mkdir(exist_ok=True)
+    files.write_whole(path, json.dumps(prompts, ensure_ascii=False) + '\n')
+
+
 def write(
   workdir: epath.Path, splits: dict[str, dict], total: int, stage: str
 ) -> None:

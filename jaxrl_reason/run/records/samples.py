@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from etils import epath
 
 from jaxrl_reason.checkpoints import files
-from jaxrl_reason.reports import metrics_file
+from jaxrl_reason.reports import metrics_file, workdirs
 from jaxrl_reason.verifiers import records
 
 
@@ -43,9 +43,8 @@ def before_and_after(workdir: epath.Path) -> str:
   notes = [rows for rows in notes if rows]
   if not notes:
     return ''
-  last = notes[-1][0]['stage']
-  before = [rows for rows in notes if rows[0]['stage'] != last] or notes[:1]
-  text = _shown(before[-1]) + '\n' + _shown(notes[-1])
+  both = workdirs.ends(notes, lambda rows: rows[0]['stage']) or notes * 2
+  text = '\n'.join(map(_shown, both))
   files.write_whole(workdir / 'samples.txt', text)
   return text
 
