@@ -1,4 +1,4 @@
-"""Verifiers: functions from a completion and its problem to a score. No jax.
+"""Defines verifiers, functions (completion, problem) -> score, without jax.
 
   import jaxrl_reason as jr
 

@@ -117,10 +117,9 @@ def part_names(reward) -> tuple[str, ...]:
 def columns(
   verdicts: Sequence[Verdict], names: Sequence[str], missing: float = 0.0
 ) -> tuple[list[float], list[list[float]], list[bool]]:
-  """Returns reward[N], reward_parts[N,R] and reward_valid[N], ready for
-  np.asarray.
+  """Returns reward[N], reward_parts[N,R] and reward_valid[N] as lists.
 
-  `missing` stands for parts that do not apply to the row's task or domain.
+  `missing` is the score of parts that do not apply to the row's task or domain.
   """
   reward = [v.score if v.valid else 0.0 for v in verdicts]
   parts = [
@@ -130,7 +129,7 @@ def columns(
 
 
 def _named(verdict: Verdict, names: Sequence[str]) -> Mapping[str, float]:
-  """The verdict's parts, unless they are a plain function's own."""
+  """Returns the parts of a verdict, unless a plain function returned them."""
   parts = verdict.parts
   if parts is None or (tuple(names) == (SINGLE,) and SINGLE not in parts):
     return {SINGLE: verdict.score}

@@ -19,8 +19,8 @@ _STATED = re.compile(
 
 
 def stated(completion: str) -> float | None:
-  """Returns the last confidence that a text states, as a share: in tags or as
-  `Confidence: 80%`; None: none.
+  """Returns the last stated confidence, from 0 to 1, in tags or as `Confidence:
+  80%`; None if there is none.
   """
   found = _STATED.findall(completion)
   if not found:

@@ -1,9 +1,9 @@
-"""Control rewards that do not depend on correctness: a gain with them is not
-caused by the verifier.
+"""Computes control rewards, which do not depend on correctness.
 
-"Spurious Rewards" (https://arxiv.org/abs/2506.10947) found that for some models
-even random ones raise accuracy. On the fused path the kernels of the same names
-return the same scores.
+If accuracy rises with them, the verifier is not the cause. "Spurious Rewards"
+(https://arxiv.org/abs/2506.10947) found that random rewards raise the accuracy
+of some models. On the fused path the kernels of the same names return the same
+scores.
 """
 
 from jaxrl_reason.verifiers import tasks

@@ -1,4 +1,4 @@
-"""Fields of an example, and the part of a completion, that rewards read.
+"""Reads the fields of an example, and the part of a completion to verify.
 
 A field is a key of the example or of its 'meta'. The response of a completion
 is the text after its last `</think>`. The answer is the content of the last
@@ -15,14 +15,18 @@ MIN_PASSAGE = 30  # characters; "5 apples" of the prompt may be the answer
 
 
 class FieldError(ValueError):
-  """An example without what its reward needs, or with something else."""
+  """An example in which a field is missing or has another type."""
 
 
 def field(example: Mapping, name: str, kinds=None, default=MISSING):
   """Returns example[name], or example['meta'][name].
 
-  `kinds` is a type or a tuple of types. Without a `default` the field must be
-  there. Raises FieldError, which names the field.
+  Args:
+    kinds: a type or a tuple of types; None: any.
+    default: value of a missing field.
+
+  Raises:
+    FieldError: names a field that is missing or has another type.
   """
   meta = example.get('meta')
   value = example.get(name)
@@ -60,11 +64,11 @@ def is_passage(text: str, example: Mapping) -> bool:
 
 
 def final(completion: str, part: str = 'answer') -> str | None:
-  """Extracts the part of the completion to verify; None if it has none.
+  """Extracts the part of the completion to verify, or None.
 
-  'all': everything; 'response': what follows the last </think>; 'answer': the
-  last <answer>...</answer> of the response, or all of it without such a tag. A
-  thought that never ends has no response (`thoughts`).
+  'all': the completion; 'response': the text after the last </think>; 'answer':
+  the last <answer>...</answer> of the response, or the response without such a
+  tag. A completion with an unfinished thought has no response (`thoughts`).
   """
   if part not in PARTS:
     raise ValueError(f'part {part!r} is none of {", ".join(PARTS)}')

@@ -1,13 +1,13 @@
-"""The scorers of reasoning-gym, as a reward that runs only in a worker.
+"""Verifies answers by the scorers of reasoning-gym, only in pool workers.
 
   completion -> the answer (<answer>...</answer>, or all after </think>)
              -> dataset.score_answer(answer, entry) -> threshold
 
-Several of these scorers execute the answer (`eval`, sympy's `parse_expr`), and
-the answer decides how long they take. The reward therefore runs in a
-`VerifierPool` only, whose limits on time and memory are the only protection: a
-pool isolates a crash and a hang, not a malicious program. Many scorers return
-0.01 or more for any text, hence the threshold.
+Several of these scorers execute the answer (`eval`, sympy's `parse_expr`), so
+their time depends on the answer. The reward therefore runs only in a
+`VerifierPool`, which limits time and memory. A pool isolates crashes and
+endless loops, but not malicious programs. Many scorers return 0.01 or more for
+any text, so scores below a threshold become 0.
 """
 
 import contextlib
@@ -40,14 +40,14 @@ def reward(
   threshold: float = 1.0,
   part: str = 'answer',
 ) -> Verdict:
-  """Returns the score of example['entry'] (or of its 'meta'), of the family in
-  its 'task', if it reaches the threshold; else 0.
+  """Returns the score of the answer if it reaches the threshold, else 0.
 
-  A scorer that raises could not read the answer: 'unparsed', score 0.
+  Reads 'entry' (or meta['entry']), and the family in 'task'. If the scorer
+  raises an exception, the status is 'unparsed' and the score 0.
 
   Raises:
-    RewardError: outside of a verifier pool.
-    FieldError, ValueError: an entry or a family that is missing.
+    RewardError: called outside of a verifier pool.
+    FieldError, ValueError: an entry or a family is missing.
   """
   if INSIDE not in os.environ:
     raise RewardError(
@@ -66,7 +66,7 @@ def reward(
     score = float(scorer(answer, entry))
   except MemoryError:
     raise  # the worker's limit, not the answer's form
-  # Foreign code on hostile text raises whatever its parsers raise.
+  # Scorers may raise any exception of their parsers on hostile text.
   except Exception as e:
     why = f'the scorer raised {type(e).__name__}: {e}'[:200]
     return Verdict(0.0, 'unparsed', answer[:200], why)

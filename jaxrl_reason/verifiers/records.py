@@ -1,4 +1,4 @@
-"""Answers as lines of JSON, for every command that writes or reads them.
+"""Reads and writes completions as lines of JSON, for all commands.
 
   {..., "problem": 3, "sample": 0, "completion": "so \\boxed{5}", "length": 7,
    "truncated": false, "verdict": {"score": 1.0, "status": "parsed",
@@ -17,9 +17,9 @@ same lines. A line may have these fields, too (`OPTIONAL`):
                          itself (temperature 1, no filter)
   base_logp              the same of another model, that KL is measured to
   entropy                nats, mean over its tokens, of the policy itself
-  confidence             that the answer is right, 0 to 1, as the text states it
-  trace                  whether the reasoning before the answer holds
-  at_budget              {"64": 0.0}: scores of its first so many tokens
+  confidence             stated confidence in the answer, 0 to 1
+  trace                  whether the reasoning before the answer is correct
+  at_budget              {"64": 0.0}: score of its first 64 tokens
   reward, advantage      of the completion in training
   conversation           [{"role": "policy", "content": "<<12*7="},
                          {"role": "environment", "content": "84>>"}, ...]: the
@@ -32,8 +32,8 @@ same lines. A line may have these fields, too (`OPTIONAL`):
                          any of them
 
 A file is written line by line. If the writer stopped within a line, that line
-has no end; it is cut off before the file is continued. A file of the same name
-with the suffix .json has the settings that its lines depend on (`note`).
+is removed before the file is continued. A file of the same name with the suffix
+.json has the settings of the lines (`note`).
 """
 
 import itertools
@@ -71,11 +71,11 @@ def record(
   """Returns the record of a completion without a verdict.
 
   Args:
-    problem: its own fields.
-    number: of the problem in its file or split, from 0.
-    sample: which of the problem's completions, from 0.
-    length: in tokens, the stop token included.
-    truncated: whether it reached the limit of tokens.
+    problem: fields of the problem.
+    number: index of the problem in its file or split.
+    sample: index of the completion among those of the problem.
+    length: number of tokens, with the stop token.
+    truncated: True if the completion reached the limit of tokens.
     about: fields of `OPTIONAL`.
   """
   unknown = about.keys() - set(OPTIONAL)
@@ -202,11 +202,11 @@ def parsed(data: bytes, path: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 def note(path: Any, settings: Mapping[str, Any]) -> None:
-  """Writes the settings that records depend on beside their file, or checks
-  that they are those it was begun with.
+  """Writes the settings of a records file, or compares them with those of an
+  existing file.
 
   Args:
-    path: of the records, a `pathlib.Path` or an `epath.Path`.
+    path: path of the records, a `pathlib.Path` or an `epath.Path`.
     settings: JSON values.
 
   Raises:
@@ -216,7 +216,7 @@ def note(path: Any, settings: Mapping[str, Any]) -> None:
   if not noted.exists():
     if path.exists():
       raise ValueError(
-        f'{path} is there without {noted.name}; move it away, or name another '
+        f'{path} exists without {noted.name}; move it away, or name another '
         '--out'
       )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -234,7 +234,7 @@ def note(path: Any, settings: Mapping[str, Any]) -> None:
 
 
 def cut_torn(path: str | os.PathLike) -> None:
-  """Removes a last line that has no end."""
+  """Removes an unfinished last line."""
   if not os.path.exists(path):
     return
   with open(path, 'rb+') as f:
@@ -264,7 +264,7 @@ def prompts(source) -> list[dict]:
 
 
 def check_same(done: list[dict], rows: list[dict], n: int, out) -> None:
-  """Refuses to continue a file of other prompts, or of another --n."""
+  """Raises an error if a file has other prompts, or another --n."""
   for i, line in enumerate(done):
     at = line.get('problem'), line.get('sample')
     own = rows[i // n] if i // n < len(rows) else {'': 0}

@@ -46,7 +46,7 @@ SHORT = {
   'tool_calls': 'jaxrl_reason.verifiers.text.tool_calls:reward',
   'tool_calls_valid': 'jaxrl_reason.verifiers.text.tool_calls:valid',
 }
-# Rewards that may execute text; they refuse to run outside of a worker.
+# Rewards that may execute text. Outside of a worker they raise an error.
 POOL_ONLY = frozenset(['gym'])
 # Rewards with an argument `correct`, the verifier of the answer.
 OF_CONFIDENCE = frozenset(['brier', 'calibrated'])
@@ -57,7 +57,7 @@ class RewardError(ValueError):
 
 
 def load(name: str):
-  """Loads the function of that name."""
+  """Loads the function with a name."""
   module_name, _, attribute = SHORT.get(name, name).rpartition(':')
   if not module_name:
     raise RewardError(
@@ -88,7 +88,7 @@ def load_file(path: str):
     return known
   spec = importlib.util.spec_from_file_location(name, path)
   if spec is None or spec.loader is None:
-    raise ImportError(f'{path} is no Python file')
+    raise ImportError(f'{path} is not a Python file')
   module = importlib.util.module_from_spec(spec)
   sys.modules[name] = module
   spec.loader.exec_module(module)
@@ -118,9 +118,10 @@ def name_of(function) -> str:
 
 
 def portable(reward):
-  """Returns `reward` (name, function or composed spec) in a form that another
-  process can load: functions by name, and short names expanded, since a recipe
-  may have added some to `SHORT`.
+  """Converts a reward (name, function or composed spec) for another process.
+
+  Functions become names, and short names are expanded, since a recipe may add
+  short names to `SHORT`.
   """
   if isinstance(reward, str):
     return SHORT.get(reward, reward)

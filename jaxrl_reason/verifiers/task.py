@@ -1,6 +1,4 @@
-"""The reward 'task' of procedural tasks, which calls the task's own checker;
-and the reward of a mixture, whose examples name their verifier.
-"""
+"""Calls the checker of a task, or the verifier of an example in a mixture."""
 
 from jaxrl_reason.verifiers import resolve, tasks
 from jaxrl_reason.verifiers.tasks import problem

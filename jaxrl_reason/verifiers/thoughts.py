@@ -32,8 +32,8 @@ ENDS = re.compile(r'<\|(?:end|return|call|start|channel)\|>')
 def begun(text: str, prompt: str) -> str:
   """Prepends the opening tag at the end of a prompt to a completion.
 
-  Only if the completion closes no thought before it opens one: then all of it
-  up to that place is thought.
+  The tag is prepended only if the completion does not open a thought before it
+  closes one.
   """
   opening = OPENING.search(prompt, max(len(prompt) - MAX_OPENING, 0))
   first = TAG.search(text)
@@ -43,7 +43,7 @@ def begun(text: str, prompt: str) -> str:
 
 
 def in_context(completion: str, example: Mapping) -> str:
-  """Applies `begun` with the example's prompt as it was rendered, or as is."""
+  """Applies `begun` with the example's rendered prompt, or with its prompt."""
   prompt = example.get('rendered') or example.get('prompt')
   return begun(completion, prompt) if isinstance(prompt, str) else completion
 

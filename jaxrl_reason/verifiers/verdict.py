@@ -1,4 +1,4 @@
-"""Verdicts: results of rewards, and their exchange between processes.
+"""Defines verdicts, the results of rewards, and their exchange as JSON.
 
 A reward is a plain function `(completion: str, example: dict) -> float |
 Verdict`; `example` has 'answer' (the gold answer), 'prompt', 'task', 'meta'.
@@ -28,7 +28,7 @@ class Verdict:
   score: float
   status: str = 'parsed'
   extracted: str | None = None  # the completion's answer
-  detail: str | None = None  # why: timeout, error, refusal, a failed test
+  detail: str | None = None  # reason: timeout, error, refusal, failed test
   parts: Mapping[str, float] | None = None  # composed rewards: unweighted
 
   def __post_init__(self):
@@ -107,8 +107,8 @@ def judge(reward: Reward, completion: str, example: dict) -> Verdict:
   try:
     completion = thoughts.begun(completion, example.get('rendered', ''))
     return as_verdict(reward(completion, example))
-  # Every exception of a user's function ends here by design: the message is
-  # kept in `detail`, counted by the pool and reported by `all_failed`.
+  # Exceptions of a user's function become verdicts. The pool counts them, and
+  # `all_failed` reports them.
   except Exception as e:
     return Verdict(0.0, 'error', detail=_describe(reward, e))
 

@@ -415,5 +415,5 @@ def test_files_of_answers_that_were_tampered_with(whole, folder, tmp_path):
     with pytest.raises(ValueError, match=f'{path.name}{says}.*remove'):
       run(*flags(folder, tmp_path / 'out'))
   path.with_suffix('.json').unlink()
-  with pytest.raises(ValueError, match='is there without'):
+  with pytest.raises(ValueError, match='exists without'):
     run(*flags(folder, tmp_path / 'out'))

@@ -142,7 +142,7 @@ def test_a_file_of_other_settings_is_refused(generator, prompts, tmp_path):
       generate.to_file(other, prompts, out, batch=2, **options)
   assert out.read_bytes() == before
   out.with_suffix('.json').unlink()
-  with pytest.raises(ValueError, match='is there without out.json'):
+  with pytest.raises(ValueError, match='exists without out.json'):
     generate.to_file(generator, prompts, out, batch=2, template='qa')
 
 

@@ -1,4 +1,4 @@
-"""A judge behind an OpenAI-compatible server (vLLM, SGLang, llama.cpp, APIs).
+"""Calls a judge on an OpenAI-compatible server (vLLM, SGLang, llama.cpp, ...).
 
   case -> template with the answer fenced -> cache? -> POST /chat/completions
        -> `judge_reply` -> Verdict
@@ -99,7 +99,7 @@ class HttpJudge:
 
   @functools.cached_property
   def _key(self) -> str | None:
-    """The API key. No message contains it, also if it is malformed."""
+    """Returns the API key. No message contains it, even if it is malformed."""
     if self.api_key_env is None:
       return None
     key = os.environ.get(self.api_key_env, '')

@@ -1,4 +1,4 @@
-"""Judges for answers that rules cannot verify: the protocol of a model judge.
+"""Defines the protocol of model judges, for answers that rules cannot verify.
 
   Judge = (cases) -> verdicts    a whole batch at once, in order; never raises
 

@@ -1,4 +1,4 @@
-"""A rubric: criteria of a good answer, each scored by a judge.
+"""Scores answers by a rubric: criteria, each scored by a judge.
 
   score = sum over items of  weight * gate * mark
           / sum of the weights above 0,   clipped to [0, 1]

@@ -39,16 +39,15 @@ from jaxrl_reason.verifiers.verdict import Verdict, read_plain
 __all__ = ['PoolError', 'VerifierPool']
 
 Case = tuple[str, dict]
-# Not `-m`: the module would then exist twice, as itself and as __main__.
+# With `-m`, the module would exist twice, also as __main__.
 START = f'from {worker.__name__} import main; main({{}})'
 # Builds the function that workers call from its portable description.
 BUILD = 'jaxrl_reason.verifiers.compose:build'
-# If a nursery dies this often without an answer or a case to charge, the pool
-# stops.
+# The pool stops after this many deaths of a nursery without an answer or a case
+# to charge.
 MAX_BARREN_RESTARTS = 3
 STOPPED, LOOK_S = 'T', 1.0  # a state of /proc; seconds between two reads of it
-# No accelerator for a worker, whatever a reward imports, and one thread each:
-# the workers are the parallelism.
+# Workers use no accelerator, and one thread each, because they run in parallel.
 ENVIRONMENT = {
   worker.INSIDE: '1',
   'JAX_PLATFORMS': 'cpu',

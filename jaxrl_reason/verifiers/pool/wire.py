@@ -1,4 +1,4 @@
-"""Length-prefixed frames over a stream socket, for the verifier processes."""
+"""Reads and writes length-prefixed frames on a stream socket."""
 
 import socket
 import struct
@@ -15,7 +15,7 @@ def frame(payload: bytes) -> bytes:
 class Reader:
   """Reads frames from a socket.
 
-  A frame above `max_bytes` raises ValueError, against senders that are not
+  A frame of more than `max_bytes` raises ValueError, because senders are not
   trusted.
   """
 

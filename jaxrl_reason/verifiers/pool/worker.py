@@ -1,4 +1,4 @@
-"""The processes behind `VerifierPool`: one nursery, which forks the workers.
+"""Runs the processes of `VerifierPool`: one nursery, which forks the workers.
 
   trainer --socket--> nursery --socket pair each--> worker, worker, ...
 
@@ -89,7 +89,7 @@ def _die_with_parent():
   """Kills a worker in an endless loop if its nursery was killed."""
   if not sys.platform.startswith('linux'):
     return
-  import ctypes  # here: a worker needs it once, and only on Linux
+  import ctypes  # imported here, because only workers on Linux need it
 
   pr_set_pdeathsig = 1
   ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -180,7 +180,7 @@ class _Worker:
     theirs.close()
     self.reader = wire.Reader(self.sock, MAX_ANSWER)
     self.cases = collections.deque()  # of `Case`; the first one runs
-    self.since = 0.0  # when the first case started
+    self.since = 0.0  # start time of the first case
     self.deadline = 0.0
     self.cpu_s = 0.0  # of the process, when it was given its cases
     self.retiring = False
@@ -197,7 +197,7 @@ class _Worker:
     try:
       self.sock.sendall(b''.join(case.frame() for case in cases))
     except ConnectionError:
-      return  # it died; its socket reports that next, and the cases are kept
+      return  # it ended; `_hear` reads this from its socket and keeps the cases
 
   def starves(self, limit: float) -> bool:
     """Returns whether the worker is late because it did not get a core."""

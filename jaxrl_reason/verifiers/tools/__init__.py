@@ -1,6 +1,6 @@
-"""Tools and environments in Python, for turns with a policy (docs/tools.md).
+"""Defines tools and environments in Python, for episodes (docs/tools.md).
 
-A function, or an object of a class, in a worker process of a pool:
+An environment is a function or an object in a worker process of a pool:
 
   env(text, example, state) -> Answer
 
@@ -10,7 +10,7 @@ lists). So any worker can play any turn, and a killed worker loses nothing. A
 class is called once with the recipe's arguments when the processes start; a
 function receives them with every call.
 
-This package needs no jax: workers import it.
+Workers import this package, so it must not import jax.
 """
 
 import functools

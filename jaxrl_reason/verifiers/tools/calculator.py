@@ -1,4 +1,4 @@
-"""Arithmetic on the host: the twin of `envs.calculator`, and a tool.
+"""Computes arithmetic on the host: the twin of `envs.calculator`, and a tool.
 
 `step` returns `84>>` for `<<12*7=`, as the environment inside the graph does.
 Tests compare them byte for byte.

@@ -1,4 +1,4 @@
-"""Formats of a policy's tool calls, and the ends of their turns.
+"""Parses tool calls in several formats, and defines the ends of turns.
 
   tags      <search>the words</search>       one tool, one argument: its first
   hermes    <tool_call>{"name": ..., "arguments": {...}}</tool_call>    Qwen too
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from jaxrl_reason.verifiers.text import structure, tool_calls
 from jaxrl_reason.verifiers.text.tool_calls import Call
 
-# Closing tags that are no calls.
+# Closing tags that are not calls.
 WORDS = ('answer', 'think', 'thinking', 'reasoning', 'final')
 _CLOSED = re.compile(r'</([A-Za-z_][\w.-]*)>\s*\Z')
 _PYTHON = '<|python_tag|>'

@@ -15,7 +15,7 @@ def read(folder: str) -> list[tuple[str, str]]:
   """Reads (title, text) of all documents, in the order of their paths.
 
   Raises:
-    ValueError: there are no documents, or a line is no document.
+    ValueError: there are no documents, or a line is not a document.
   """
   root = pathlib.Path(folder).expanduser()
   found = []
@@ -49,8 +49,9 @@ class Search:
 
   def __init__(self, folder: str = '', top: int = 1, characters: int = 400):
     """Args:
-    folder: of documents; top: most documents of a query.
-    characters: of each document in the observation.
+    folder: folder of documents.
+    top: largest number of documents per query.
+    characters: largest length of a document in the observation.
     """
     if not folder:
       raise ValueError('search needs `folder`, a folder of documents')

@@ -115,9 +115,7 @@ def _text(said: str | bytes | None, most: int) -> str | None:
 
 
 def _hush() -> None:
-  """Discards printed output, also of children: it is no answer, and could fill
-  the log of the run.
-  """
+  """Discards printed output, also of child processes."""
   with open(os.devnull, 'w') as nowhere:
     for descriptor in (1, 2):
       os.dup2(nowhere.fileno(), descriptor)
@@ -135,7 +133,7 @@ class _Alone:
 
   def __exit__(self, *raised):
     if os.getpid() != self._pid:
-      os._exit(0)  # a fork made by the call, which would answer as well
+      os._exit(0)  # a fork made by the call must not send an answer
     end = time.monotonic() + SWEEP_S
     while linux.AVAILABLE and time.monotonic() < end:
       left = set(procfs.children(self._pid)) - self._before

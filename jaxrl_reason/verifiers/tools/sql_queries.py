@@ -1,6 +1,6 @@
 """Runs read-only SQL on a SQLite database of the recipe or of the problem.
 
-The query is hostile text and has the limits of the verifier `code.sql`: it can
+Queries are untrusted and have the limits of the verifier `code.sql`: they can
 only read and call pure functions, with bounded time and memory.
 """
 

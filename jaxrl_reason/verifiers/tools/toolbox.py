@@ -1,4 +1,4 @@
-"""The environment of tools by name: parses the calls of a turn, and runs them.
+"""Parses and runs the tool calls of a turn: the environment `tools`.
 
 Errors of a call are returned as text and counted: `malformed` (no valid call,
 or wrong arguments), `unknown` (no such tool), `failed` (the tool raised). A
@@ -61,7 +61,7 @@ def build(spec: Mapping) -> dict[str, Callable]:
 
 
 class Toolbox:
-  """Answers a turn with tool calls; any other turn ends the episode."""
+  """Runs the tool calls of a turn. A turn without calls ends the episode."""
 
   def __init__(self, calls: str, tools: Mapping):
     """Args:
