@@ -196,7 +196,7 @@ def test_a_notebook_runs(path, environment, request, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('path', PATHS, ids=NAMES)
-def test_a_notebook_shows_what_it_says(path, environment, monkeypatch):
+def test_a_notebook_shows_its_claims(path, environment, monkeypatch):
   if path.stem.startswith('8'):
     pytest.importorskip('libtpu')
   if path.stem.startswith('4'):
@@ -206,7 +206,7 @@ def test_a_notebook_shows_what_it_says(path, environment, monkeypatch):
   check_shown(found)
 
 
-def test_each_has_a_story_to_hold():
+def test_each_notebook_has_a_check():
   assert sorted(SHOWN) == [name[0] for name in NAMES]
 
 
@@ -259,7 +259,7 @@ def install(path, folder, monkeypatch) -> str:
 
 
 @pytest.mark.parametrize('path', PATHS, ids=NAMES)
-def test_a_notebook_installs_what_lies_beside_it(path, tmp_path, monkeypatch):
+def test_a_notebook_installs_the_package_beside_it(path, tmp_path, monkeypatch):
   extras = notebooks.EXTRAS.get(path.name[0], '')
   extras = extras and f'[{extras}]'
   known = configparser.ConfigParser()

@@ -18,14 +18,14 @@ print(sum(e.endswith('/cache_hits') for e in events))
 """
 
 
-def test_another_process_reads_what_one_has_compiled():
+def test_processes_share_compiled_programs():
   compiled = [
     int(subprocess.check_output([sys.executable, '-c', HITS])) for _ in range(2)
   ]
   assert compiled[0] < compiled[1]
 
 
-def test_what_this_process_compiles_is_kept():
+def test_compiled_programs_are_cached():
   folder = pathlib.Path(os.environ['JAX_COMPILATION_CACHE_DIR'])
   before = set(folder.iterdir())
   jax.jit(lambda x: x * 17 + 3)(np.ones(1234, np.float32))

@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
     sys.modules.pop(name, None)
 
 
-def test_the_page_has_what_is_tested():
+def test_the_page_contains_the_tested_blocks():
   assert set(blocks('extending.md')) == {
     'largest.py', 'configs/largest_tiny.py', 'brevity.py',
     'configs/charged_tiny.py', 'own_loop.py'

@@ -100,7 +100,7 @@ def check_command(name: str, words: list[str]) -> None:
 @pytest.mark.parametrize(
   'path, line', SHOWN, ids=[f'{p.stem}-{i}' for i, (p, _) in enumerate(SHOWN)]
 )
-def test_a_command_is_what_the_code_takes(path, line):
+def test_shown_commands_are_valid(path, line):
   line = re.sub(r'^([A-Z_]+=\S+ )+', '', line)
   if found := COMMAND.match(line):
     check_command(found[1], arguments(found[2]))
@@ -142,7 +142,7 @@ def test_commands_are_found():
 )
 def test_a_wrong_command_is_found(line):
   with pytest.raises((AssertionError, ValueError)):
-    test_a_command_is_what_the_code_takes(ROOT, line)
+    test_shown_commands_are_valid(ROOT, line)
 
 
 def unnamed(path) -> list[str]:
@@ -244,7 +244,7 @@ def test_a_block_runs(path, i, code):
     run_block(code, known)
 
 
-def test_blocks_that_run_are_there_and_tell_true_values():
+def test_executable_blocks_have_correct_values():
   keys = {(p.stem, i): b for p, i, b in BLOCKS}
   assert set(GIVEN) <= set(keys)
   known = {}
@@ -268,7 +268,7 @@ def test_a_wrong_block_is_found(code):
     parts_of(ast.parse(code), {})
 
 
-def test_links_between_pages_lead_somewhere():
+def test_links_between_pages_are_valid():
   for path in PAGES:
     text = re.sub(r'^ *```.*?^ *```', '', path.read_text(), flags=re.M | re.S)
     for link, anchor in re.findall(r'\]\(([^)#\s]*)(#[^)\s]*)?\)', text):

@@ -61,7 +61,7 @@ class Links(html.parser.HTMLParser):
         self.links.append(found[key])
 
 
-def test_every_link_leads_somewhere(site):
+def test_every_link_is_valid(site):
   pages = {
     p.relative_to(site).as_posix(): Links(p.read_text())
     for p in site.rglob('*.html')
@@ -91,7 +91,7 @@ def test_every_link_leads_somewhere(site):
         )
 
 
-def test_all_that_is_public_is_in_it(site):
+def test_all_public_names_are_in_the_site(site):
   for room in docs_pages.rooms():
     assert (site / 'reference' / f'{room}.html').is_file()
   losses = (site / 'reference/losses.html').read_text()
@@ -111,7 +111,7 @@ def copy(tmp_path):
   return docs, functools.partial(built, tmp_path / 'site', **plain)
 
 
-def test_a_page_that_the_menu_leaves_out_has_a_place(copy):
+def test_a_page_missing_from_the_menu_is_added(copy):
   docs, make = copy
   (docs / 'new_page.md').write_text('# A new page\n')
   assert 'A new page' in (make() / 'plan.html').read_text()
@@ -125,7 +125,7 @@ def test_a_dead_link_stops_the_build(copy, link):
     make()
 
 
-def test_docstrings_are_shown_as_they_stand():
+def test_docstrings_are_shown_unchanged():
   found = docs_docstrings.markdown(
     'Adds a*b*c of m[n][t].\n\n  x = <a>\n\nSee `p[0]`.\n\nArgs:\n  x: a*b'
   )

@@ -47,7 +47,7 @@ def steps(learner, n=2):
   )(state, prompts)
 
 
-def test_a_part_keeps_its_memory_and_changes_the_batch_of_those_behind_it():
+def test_a_part_keeps_its_memory_and_changes_the_batch_of_later_parts():
   one, two = Counting('one', 3.0), Counting('two', 5.0)
   state, metrics = steps(learner(one, two))
   assert {k: int(v) for k, v in state.control['one'].items()} == {
@@ -60,7 +60,7 @@ def test_a_part_keeps_its_memory_and_changes_the_batch_of_those_behind_it():
   np.testing.assert_array_equal(metrics['two/seen'], metrics['two/reward'])
 
 
-def test_parts_that_do_nothing_change_nothing():
+def test_empty_parts_change_nothing():
   want, _ = steps(L.learner())
   got, _ = steps(learner(Part.__new__(type('Idle', (Part,), {'name': 'idle'}))))
   jax.tree.map(np.testing.assert_array_equal, got.params, want.params)

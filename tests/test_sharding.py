@@ -141,7 +141,7 @@ def test_rows_does_nothing_without_a_mesh():
   assert sharding.rows(x) is x
 
 
-def test_the_rules_refuse_nonsense():
+def test_invalid_sharding_rules_are_refused():
   rules = sharding.TRAIN_RULES
   assert sharding.partition(('layers', 'embed', 'mlp'), rules) == P(
     None, 'fsdp', 'tensor'

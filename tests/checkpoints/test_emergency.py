@@ -129,7 +129,7 @@ def test_no_flipped_bit_and_no_cut_is_read(tmp_path):
   assert found(opened(tmp_path), mesh)[0] == 4
 
 
-def test_what_was_left_behind_is_never_taken_up(tmp_path):
+def test_checkpoints_of_an_abandoned_past_are_never_read(tmp_path):
   """A start went on from step 2, though 4 had been kept: on a disk that was
   away then, or with emergency checkpoints switched off.
   """
@@ -151,7 +151,7 @@ def test_what_was_left_behind_is_never_taken_up(tmp_path):
   assert found(opened(tmp_path), mesh)[0] == 2
 
 
-def test_a_run_that_is_killed_again_and_again_fills_no_disk(tmp_path):
+def test_repeated_kills_do_not_fill_the_disk(tmp_path):
   """Each start makes one emergency checkpoint before it is killed."""
   mesh, sizes = sharding.make_mesh((4, 2, 1)), []
   for step in range(2, 22, 2):
@@ -182,7 +182,7 @@ def test_a_newer_checkpoint_of_the_workdir_comes_first(tmp_path):
   assert json.loads(note.read_text())['starts']
 
 
-def test_two_are_kept_and_a_full_disk_stops_nothing(
+def test_two_copies_are_kept_and_a_full_disk_does_not_stop_the_run(
   tmp_path, monkeypatch, caplog
 ):
   mesh = sharding.make_mesh((4, 2, 1))
@@ -226,7 +226,7 @@ def served(tmp_path, monkeypatch):
   made.close()
 
 
-def test_hosts_give_each_other_files(served, tmp_path):
+def test_hosts_send_files_to_each_other(served, tmp_path):
   name, data = 'ab12/4.0.2', random.Random(0).randbytes(3 << 20)
   here = tmp_path / 'here' / name
   here.parent.mkdir(parents=True)
@@ -262,7 +262,7 @@ def test_a_server_listens_on_the_address_of_the_job_only(served):
 
 
 @pytest.mark.parametrize('data', [b'[' * 4000, b'{"do": "get"}\n', b'\xff\n'])
-def test_nothing_of_a_stranger_is_parsed(served, data, monkeypatch, capfd):
+def test_unsigned_requests_are_not_parsed(served, data, monkeypatch, capfd):
   def parse(text):
     raise AssertionError(f'parsed {text!r:.80}')
 
@@ -287,7 +287,7 @@ def test_a_signed_request_that_is_nested_too_deep_is_an_error(served, capfd):
 @pytest.mark.parametrize(
   'line', [b'[' * 4000, b'5', b'{}', b'{"size": 1e999}', b'{"size": [1]}', b'']
 )
-def test_an_answer_of_a_stranger_is_an_error(served, line):
+def test_an_unsigned_reply_is_an_error(served, line):
   with socket.create_server(('127.0.0.1', 0)) as stranger:
     served._where = [stranger.getsockname()]
 
@@ -313,7 +313,7 @@ def test_a_request_cannot_be_sent_twice(served):
     assert b'not a process of this run' in s.makefile('rb').read()
 
 
-def test_idle_connections_hold_few_threads_and_go_away(
+def test_idle_connections_use_few_threads_and_are_closed(
   served, tmp_path, monkeypatch
 ):
   monkeypatch.setattr(parcels, 'GREETING_S', 0.3)
@@ -327,7 +327,7 @@ def test_idle_connections_hold_few_threads_and_go_away(
     s.close()
 
 
-def test_a_copy_that_breaks_off_is_not_kept(served, tmp_path):
+def test_an_interrupted_copy_is_not_kept(served, tmp_path):
   with served._asked(0, do='put', name='ab12/4.0.2', size=100) as f:
     assert parcels._heard(f, 'there') == 0
     f.write(b'half')

@@ -187,7 +187,7 @@ def test_every_tensor_is_as_transformers_reads_it(name, kind, texts, tmp_path):
     np.testing.assert_array_equal(found[key], value.float().numpy(), key)
 
 
-def test_its_tokenizer_and_template_come_along(texts, tmp_path):
+def test_tokenizer_and_template_are_converted(texts, tmp_path):
   model, _ = made('qwen2')
   write(tmp_path / 'm.gguf', model, 'qwen2', texts)
   gguf_files.convert(tmp_path / 'm.gguf', tmp_path / 'out')
@@ -202,7 +202,7 @@ def test_its_tokenizer_and_template_come_along(texts, tmp_path):
   assert [auto.encode(t) for t in TEXTS] == [want.encode(t) for t in TEXTS]
 
 
-def test_a_sentencepiece_model_comes_along(tmp_path):
+def test_a_sentencepiece_model_is_converted(tmp_path):
   import sentencepiece
   from sentencepiece import sentencepiece_model_pb2
 
@@ -241,7 +241,7 @@ SPLIT = {
 
 
 @pytest.mark.parametrize('pre', SPLIT)
-def test_texts_are_split_as_the_name_says(pre):
+def test_texts_are_split_by_the_named_rule(pre):
   tokenizers = pytest.importorskip('tokenizers')
   fields = {
     'tokenizer.ggml.model': 'gpt2',
@@ -339,7 +339,7 @@ def test_a_damaged_number_is_named(key, skip, value, words, texts, tmp_path):
     gguf_files.convert(path, tmp_path / 'out')
 
 
-def test_what_is_not_known_is_named(texts, tmp_path):
+def test_unknown_values_are_named(texts, tmp_path):
   model, _ = made('llama')
   path = write(tmp_path / 'm.gguf', model, 'llama', texts)
   with pytest.raises(ValueError, match='a GGUF file becomes a folder'):

@@ -160,7 +160,7 @@ def test_a_half_fetched_folder_is_named(folder):
 
 
 @pytest.mark.parametrize('index', ['{}', '{"weight_map": {}}', '[]', ''])
-def test_an_index_of_nothing_is_named(folder, index):
+def test_an_empty_index_is_named(folder, index):
   (folder / hf.INDEX).write_text(index)
   with pytest.raises(ValueError, match=re.escape(str(folder / hf.INDEX))):
     hf.load(folder, CONFIG)
@@ -194,7 +194,7 @@ def test_a_combination_of_no_family_is_refused(tmp_path):
   assert not any(tmp_path.iterdir())
 
 
-def test_without_the_library_it_says_what_to_install(folder, monkeypatch):
+def test_without_the_library_the_error_names_the_package(folder, monkeypatch):
   monkeypatch.setitem(sys.modules, 'safetensors.numpy', None)
   with pytest.raises(ImportError, match=r'pip install "jaxrl_reason\[hf\]"'):
     hf.load(folder, CONFIG)

@@ -32,7 +32,7 @@ def test_a_full_disk_names_what_is_kept(tmp_path, monkeypatch):
   checkpoints.close()
 
 
-def test_other_errors_stay_what_they_are(tmp_path, monkeypatch):
+def test_other_errors_are_raised_unchanged(tmp_path, monkeypatch):
   checkpoints = manager.Checkpoints(epath.Path(tmp_path), keep=2)
 
   def fail():
@@ -55,7 +55,7 @@ def test_the_newest_and_the_ends_of_stages_are_kept(tmp_path):
     checkpoints.close()
 
 
-def test_what_is_offloaded_comes_back_to_the_host(tmp_path):
+def test_offloaded_arrays_are_restored_to_the_host(tmp_path):
   mesh = sharding.make_mesh((-1, 1, 1))
   where = sharding.row_sharding(mesh).with_memory_kind('pinned_host')
   state = {'w': jax.device_put(jnp.arange(16.0), where)}
@@ -70,7 +70,7 @@ def test_what_is_offloaded_comes_back_to_the_host(tmp_path):
   checkpoints.close()
 
 
-def test_a_relative_folder_is_as_good(tmp_path, monkeypatch):
+def test_a_relative_folder_works(tmp_path, monkeypatch):
   """Orbax takes absolute paths alone: a save would fail in its thread."""
   monkeypatch.chdir(tmp_path)
   checkpoints, read = saved('run', 3)
@@ -140,9 +140,7 @@ def test_no_flipped_bit_is_read(tmp_path, quick):
   assert checkpoints.latest(read) == (6, (6.0, 6.0))
 
 
-def test_what_verify_costs_less_it_still_finds_when_reading_fails(
-  tmp_path, quick
-):
+def test_without_verify_damage_is_found_if_reading_fails(tmp_path, quick):
   checkpoints, read = saved(tmp_path, 3, 6)
   checkpoints._verify = False
   for path in all_files(tmp_path / 'checkpoints' / '6' / 'state' / 'd'):
@@ -155,7 +153,9 @@ def test_what_verify_costs_less_it_still_finds_when_reading_fails(
   'error', [OSError(116, 'Stale file handle'), MemoryError('none left')]
 )
 @pytest.mark.parametrize('times', [1, 2])
-def test_a_bad_moment_is_waited_for(tmp_path, quick, monkeypatch, error, times):
+def test_temporary_errors_are_retried(
+  tmp_path, quick, monkeypatch, error, times
+):
   checkpoints, read = saved(tmp_path, 3, 6)
   left, of_file = [times], sums.of_file
 
@@ -170,7 +170,7 @@ def test_a_bad_moment_is_waited_for(tmp_path, quick, monkeypatch, error, times):
   assert checkpoints.latest(read) == (6, (6.0, 6.0)) and left == [0]
 
 
-def test_what_cannot_be_read_is_not_damaged(tmp_path, quick, monkeypatch):
+def test_an_unreadable_checkpoint_is_not_damaged(tmp_path, quick, monkeypatch):
   checkpoints, read = saved(tmp_path, 3, 6)
   before = all_files(tmp_path)
 
@@ -203,7 +203,7 @@ def test_an_error_of_the_reader_moves_nothing(tmp_path, kind):
   assert all_files(tmp_path) == before
 
 
-def test_nothing_begins_again_by_itself(tmp_path, quick):
+def test_a_run_never_starts_over_by_itself(tmp_path, quick):
   checkpoints, read = saved(tmp_path, 3, 6)
   folder = tmp_path / 'checkpoints'
   for step in (3, 6):
@@ -248,7 +248,7 @@ def test_another_run_is_refused(tmp_path, change, words):
   assert other.steps() == [3]
 
 
-def test_other_code_and_later_stages_are_not(tmp_path, caplog):
+def test_other_code_and_later_stages_are_accepted(tmp_path, caplog):
   saved(tmp_path, 3, origin=ORIGIN)[0].close()
   change = {'stages': ['sft', 'pretrain'], 'code': '2+e'}
   other, read = saved(tmp_path, origin=ORIGIN | change)
@@ -260,7 +260,7 @@ def test_other_code_and_later_stages_are_not(tmp_path, caplog):
   assert 'other data (train); going on' in caplog.text
 
 
-def test_those_from_before_checksums_are_read(tmp_path, quick):
+def test_checkpoints_without_checksums_are_read(tmp_path, quick):
   checkpoints, read = saved(tmp_path, 3)
   (tmp_path / 'checkpoints' / '3' / 'state' / sums.NAME).unlink()
   path = tmp_path / 'checkpoints' / '3' / 'record' / 'metadata'

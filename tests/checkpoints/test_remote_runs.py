@@ -106,7 +106,7 @@ def test_problems_are_read_from_the_store_once(
     'convert --from=gs://bucket/run --to=gs://bucket/out',
   ],
 )
-def test_what_is_written_on_this_machine_only_is_said_so(run, flags, capsys):
+def test_outputs_on_this_machine_only_are_reported(run, flags, capsys):
   epath.Path('gs://bucket/a.jsonl').write_text('{}')
   with pytest.raises(SystemExit):
     __main__.main(flags.split())

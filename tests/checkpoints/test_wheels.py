@@ -66,7 +66,7 @@ def test_another_wheel_than_the_known_one_is_not_used(wheel, tmp_path):
   assert len(asked) == 1
 
 
-def test_pip_that_fails_is_said(monkeypatch, tmp_path):
+def test_an_error_of_pip_is_reported(monkeypatch, tmp_path):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   monkeypatch.setenv('PIP_NO_INDEX', '1')
   monkeypatch.delenv('PIP_FIND_LINKS', raising=False)

@@ -71,7 +71,7 @@ def test_mxfp4_is_widened_as_transformers_widens_it(packed, tmp_path):
     np.testing.assert_array_equal(p.detach().float(), got[name].astype('f4'))
 
 
-def test_a_part_of_a_packed_weight_is_that_part(packed):
+def test_a_slice_of_a_packed_weight_is_the_slice_of_the_weight(packed):
   folder, want = packed
   with hf.open_folder(folder) as slices:
     for name, whole in want.items():
@@ -95,7 +95,7 @@ def test_packed_weights_are_read_straight_into_shards(packed):
   np.testing.assert_array_equal(mlp['up_bias'][1], bias[:, 1::2])
 
 
-def test_what_is_packed_wrongly_is_named(packed, tmp_path):
+def test_wrongly_packed_weights_are_named(packed, tmp_path):
   folder, _ = packed
   conversion.pretrained.copy_small(folder, tmp_path)
   tensors = tensors_of(folder)
@@ -208,7 +208,7 @@ def assert_same_folders(a, b):
     np.testing.assert_array_equal(x.view('u1'), b[name].view('u1'), name)
 
 
-def test_layers_that_predict_further_tokens_are_given_back(tmp_path):
+def test_layers_for_further_tokens_are_written_back(tmp_path):
   theirs = H.make('glm4_moe').bfloat16()
   theirs.save_pretrained(tmp_path / 'in')
   tensors = tensors_of(tmp_path / 'in')

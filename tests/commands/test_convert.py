@@ -92,7 +92,7 @@ def test_a_run_becomes_a_folder(params, tmp_path):
   assert transformer.build(c).specs.keys() == params.keys()
 
 
-def test_what_does_not_fit_is_said_in_a_line(folder, tmp_path):
+def test_incompatible_arguments_are_one_line(folder, tmp_path):
   with pytest.raises(FileExistsError, match='is not empty'):
     conversion.convert(folder, folder)
   with pytest.raises(ValueError, match='no folder'):
@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_said_in_a_line(folder, tmp_path):
   assert 'config.json does not exist' in done.stderr
 
 
-def test_all_that_lies_beside_the_weights_comes_along(folder, tmp_path):
+def test_files_beside_the_weights_are_copied(folder, tmp_path):
   """Through a folder, and through a checkpoint and back."""
   beside = {
     'additional_chat_templates/tool_use.jinja': '{{ messages }}',
@@ -198,7 +198,7 @@ def test_a_folder_of_several_dtypes_loses_nothing(folder, params, tmp_path):
 
 
 @pytest.mark.parametrize('kind', ['char', 'byte', 'sentencepiece'])
-def test_a_run_from_scratch_brings_its_tokenizer(kind, tmp_path):
+def test_a_run_from_scratch_exports_its_tokenizer(kind, tmp_path):
   """Exported, it reads and writes the ids that the run was trained on."""
   workdir = epath.Path(tmp_path / 'run')
   c = config_lib.default()

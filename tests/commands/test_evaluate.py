@@ -89,7 +89,7 @@ def written(out) -> dict[str, list[dict]]:
   }
 
 
-def test_what_is_written(whole, folder):
+def test_files_written_by_an_evaluation(whole, folder):
   text, out = whole
   found = written(out)
   assert len(found) == 2  # a file a model
@@ -263,13 +263,13 @@ def test_other_settings_are_refused(whole, folder):
     ('--timeout_s=0', '--timeout_s=0.0: must be'),
   ],
 )
-def test_mistakes_are_one_line(folder, flag, says, tmp_path):
+def test_errors_are_one_line(folder, flag, says, tmp_path):
   with pytest.raises((ValueError, OSError), match=says) as error:
     run(*flags(folder, tmp_path / 'out'), flag)
   assert '\n' not in str(error.value)
 
 
-def test_checkpoints_that_are_none(folder, tmp_path):
+def test_missing_checkpoints_are_refused(folder, tmp_path):
   for name, says in (
     ('run@3', r'no checkpoint of step 3: \[2, 4\]'),
     ('run@last', "the step 'last' is no whole number"),
@@ -296,7 +296,7 @@ def test_a_reward_that_always_fails_stops_with_its_name(folder, tmp_path):
     run(*flags(folder, tmp_path), f'{suite}&verifier={folder}/mine.py:broken')
 
 
-def test_contamination_is_refused_unless_told(folder, tmp_path):
+def test_contamination_is_refused_unless_allowed(folder, tmp_path):
   seen = tmp_path / 'seen.jsonl'
   seen.write_text('{"text": ["x", "3 + 1 ="]}\n')
   more = [f'--train={seen}', '--k=0']
@@ -315,7 +315,7 @@ def test_contamination_is_refused_unless_told(folder, tmp_path):
   assert 'pass@1' not in found[0]['metrics']  # --k=0: the greedy one alone
 
 
-def test_training_data_that_is_gone(folder, tmp_path, monkeypatch):
+def test_missing_training_data(folder, tmp_path, monkeypatch):
   def gone(run):
     raise FileNotFoundError('data.dir=/gone is no file and no folder')
 
@@ -399,7 +399,7 @@ def test_kl_to_a_base_is_that_of_a_forward_pass(folder, tmp_path):
   ]
 
 
-def test_files_of_answers_that_were_tampered_with(whole, folder, tmp_path):
+def test_modified_files_of_answers_are_refused(whole, folder, tmp_path):
   shutil.copytree(whole[1], tmp_path / 'out')
   path = next((tmp_path / 'out' / 'answers').glob('*.jsonl'))
   path.write_text('not json\n' + path.read_text())

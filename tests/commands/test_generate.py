@@ -50,7 +50,7 @@ def prompts(tmp_path):
   return path
 
 
-def test_what_is_shown_is_what_is_sampled(folder):
+def test_streamed_text_is_the_sampled_text(folder):
   g, written = load(folder, chat=True), []
   ids = generate._ids(g, {'prompt': 'How many?'}, {'system': 'Count.'})
   assert g.tokenizer.decode(ids).endswith('user\nHow many?\nassistant\n')
@@ -99,7 +99,7 @@ def test_completions_match_an_expression(folder, prompts, tmp_path):
     assert not row['truncated']
 
 
-def test_a_file_goes_on_where_it_was_stopped(generator, prompts, tmp_path):
+def test_an_interrupted_file_is_continued(generator, prompts, tmp_path):
   whole, parts = tmp_path / 'whole.jsonl', tmp_path / 'parts.jsonl'
   n, _ = generate.to_file(generator, prompts, whole, batch=2)
   lines = whole.read_text().splitlines(keepends=True)
@@ -169,7 +169,7 @@ def test_sampling_is_the_models_unless_flags_set_it(folder, tmp_path):
   assert line.endswith('(temperature=0.6 top_k=20 top_p=0.95 min_p=0.1)')
 
 
-def test_graded_as_it_is_written(generator, tmp_path):
+def test_grade_reads_the_output_of_generate(generator, tmp_path):
   """`grade` reads what `generate` writes, line ends inside texts and all."""
   rows = [{'prompt': f'{i}\u2028x', 'answer': '5'} for i in range(2)]
   prompts, out = tmp_path / 'p.jsonl', tmp_path / 'out.jsonl'
@@ -193,7 +193,7 @@ def test_graded_as_it_is_written(generator, tmp_path):
   assert not any('verdict' in r for r in records.finished(again))
 
 
-def test_what_does_not_fit_is_refused(generator, prompts, tmp_path):
+def test_incompatible_arguments_are_refused(generator, prompts, tmp_path):
   out = tmp_path / 'out.jsonl'
   out.write_text('{"prompt": "another"}\n')
   with pytest.raises(ValueError, match='another --file'):
@@ -268,7 +268,7 @@ def test_a_template_beside_chat_is_refused(folder):
     generate.run(generate_command.parser().parse(given))
 
 
-def test_a_model_that_cannot_answer_is_refused(folder, tmp_path):
+def test_a_model_with_too_few_embeddings_is_refused(folder, tmp_path):
   """Fewer embeddings than tokens would be read modulo nothing: clamped."""
   small = shutil.copytree(folder, tmp_path / 'small')
   for path in small.glob('*.safetensors'):

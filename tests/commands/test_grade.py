@@ -49,7 +49,7 @@ def test_verdicts_and_summary(folder):
   assert 'mean score 0.5000 over 4 valid' in done.stdout
 
 
-def test_it_goes_on_where_it_stopped(folder):
+def test_an_interrupted_run_of_grade_is_continued(folder):
   assert run('--file=c.jsonl', cwd=folder).returncode == 0
   out = folder / 'c.graded.jsonl'
   whole = out.read_bytes()
@@ -61,7 +61,7 @@ def test_it_goes_on_where_it_stopped(folder):
   assert '4 completions, 0 of them graded now' in done.stdout
 
 
-def test_an_output_of_other_completions_is_not_touched(folder):
+def test_an_output_of_other_completions_is_not_changed(folder):
   (folder / 'out.jsonl').write_text('{"completion": "x"}\n')
   done = run('--file=c.jsonl', '--out=out.jsonl', cwd=folder)
   assert done.returncode == 1 and 'out.jsonl:1' in done.stderr

@@ -49,7 +49,7 @@ def test_settings_of_the_loss_have_choices_and_ranges():
 
 
 @pytest.mark.parametrize('words', [['rl.optimiser'], ['--search=zzzz']])
-def test_what_is_not_there_is_named(words, capsys):
+def test_missing_names_are_reported(words, capsys):
   with pytest.raises(SystemExit, match='1'):
     command.main(words)
   assert words[0] in capsys.readouterr().err

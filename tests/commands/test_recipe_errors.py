@@ -85,13 +85,13 @@ def test_an_argument_that_a_recipe_does_not_take(tmp_path):
   )
 
 
-def test_a_recipe_that_is_not_there(tmp_path):
+def test_a_missing_recipe(tmp_path):
   said = run(tmp_path, f'--config={tmp_path / "absent.py"}')
   assert said == f'error: --config={tmp_path / "absent.py"} does not exist'
 
 
 @pytest.mark.parametrize('flag', FLAGS)
-def test_a_flag_that_cannot_be_is_named(flag, tmp_path):
+def test_an_invalid_flag_is_named(flag, tmp_path):
   path = tmp_path / 'mine.py'
   path.write_text(GOOD)
   said = run(tmp_path, f'--config={path}', flag)
@@ -109,7 +109,7 @@ def test_a_flag_that_cannot_be_is_named(flag, tmp_path):
     ["--config.stages='sft','rl'"],
   ],
 )
-def test_stages_are_read_as_one_would_write_them(arguments, tmp_path):
+def test_lists_of_stages_are_read_in_several_notations(arguments, tmp_path):
   path = tmp_path / 'mine.py'
   path.write_text(GOOD)
   given = [f'--config={path}', '--workdir=w', *arguments, '--config.seed=3']
@@ -197,7 +197,7 @@ except ValueError as e:
 """
 
 
-def test_the_line_of_what_to_do_is_the_last():
+def test_the_line_with_the_remedy_is_the_last():
   """Whatever ends after it: coroutines, threads, objects of modules."""
   done = subprocess.run(
     [sys.executable, '-c', LATE], cwd=ROOT, capture_output=True, text=True

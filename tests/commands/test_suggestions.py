@@ -69,7 +69,9 @@ MEANT = [
 
 
 @pytest.mark.parametrize('words, name', MEANT, ids=lambda x: x[-1][-30:])
-def test_the_name_that_was_meant(words, name, monkeypatch, capsys, tmp_path):
+def test_the_nearest_name_is_suggested(
+  words, name, monkeypatch, capsys, tmp_path
+):
   (tmp_path / 'configs').symlink_to(ROOT / 'configs')
   (tmp_path / 'x.jsonl').write_text('{"completion": "1", "answer": "1"}\n')
   monkeypatch.chdir(tmp_path)
@@ -81,11 +83,11 @@ def test_the_name_that_was_meant(words, name, monkeypatch, capsys, tmp_path):
   assert found and found[1] == name, line
 
 
-def test_a_size_of_a_model_that_was_meant():
+def test_the_nearest_model_size_is_suggested():
   with pytest.raises(ValueError, match="Did you mean 'qwen3-8b'"):
     pretrained.size_of('Qwen3-8bb')
 
 
-def test_a_word_like_none_gets_no_suggestion():
+def test_an_unrelated_word_has_no_suggestion():
   assert names.nearest('zzz', ['alpha', 'beta']) == ''
   assert names.nearest_path('zzz.qqq', ['rl.samples', 'seed']) == ''

@@ -46,7 +46,7 @@ def folder(request, tmp_path):
 
 
 @pytest.mark.parametrize('speak', [True, False])
-def test_texts_and_ids_are_theirs(folder, speak):
+def test_texts_and_ids_are_those_of_transformers(folder, speak):
   theirs = transformers.AutoTokenizer.from_pretrained(folder)
   ours, tokenizer = chat.load(folder), hf_tokenizers.load(folder)
   for messages in CONVERSATIONS:
@@ -121,14 +121,14 @@ def test_templates_run_in_a_sandbox(attack):
     chat.ChatTemplate({'default': attack}, {}).render([USER])
 
 
-def test_the_day_is_the_runs():
+def test_the_date_is_that_of_the_config():
   text = '{{ strftime_now("%d %b %Y") }}'
   assert chat.ChatTemplate({'default': text}, {}, DAY).render([]) == (
     '26 Jul 2024'
   )
 
 
-def test_a_folder_without_a_template_says_so(tmp_path):
+def test_a_folder_without_a_template_is_an_error(tmp_path):
   with pytest.raises(ValueError, match='chat_template.jinja.*tokenizer_config'):
     chat.load(tmp_path)
 
@@ -234,7 +234,7 @@ def test_problems_are_written_out_by_the_chat_template(folder):
   assert len(found.harder) == len(found.train) == pipeline.ENDLESS
 
 
-def test_plain_prompts_begin_with_what_the_model_wants(folder):
+def test_plain_prompts_begin_with_the_models_first_token(folder):
   tokenizer, found = section(folder, template='r1_zero', shots=1)
   ids = pipeline.prompt_ids(found.heldout[3], tokenizer)
   n = len(tokenizer.prefix_ids)
@@ -255,7 +255,7 @@ def test_plain_prompts_begin_with_what_the_model_wants(folder):
     ({'tokenizer_dir': ''}, 'set model_dir'),
   ],
 )
-def test_templates_that_do_not_fit_are_refused(tmp_path, changes, words):
+def test_incompatible_templates_are_refused(tmp_path, changes, words):
   hf_folders.byte_level(tmp_path)
   with pytest.raises(ValueError, match=words):
     c = config_lib.default().data

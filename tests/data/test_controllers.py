@@ -162,7 +162,7 @@ def test_sets_smaller_than_a_batch_are_legal(name, m):
   assert c.metrics(s, ids, ids >= 0, jnp.int32(5))['problems/entropy'] >= 0
 
 
-def test_a_band_that_nothing_is_in_gives_way_to_all():
+def test_an_empty_band_selects_all_problems():
   c = chooser('band', low=0.991, high=0.992)
   s = known(c, visits=np.ones(M, np.int32))
   np.testing.assert_allclose(drawn(c, s), 1 / M, atol=0.005)
@@ -199,7 +199,7 @@ def test_adarfts_target_follows_the_reward():
   assert c.problems.observe(s, seen)['target'] == before
 
 
-def test_the_ladder_is_climbed_where_its_rung_is_solved():
+def test_the_ladder_moves_up_when_its_rung_is_solved():
   """Rungs without problems are passed over, the last is stayed on, and what is
   seen of lower rungs does not count.
   """
@@ -257,7 +257,7 @@ LIVE, LENGTH = (0.2, 0.9, 1.0, 0.6), (10, 40, 10, 25)
 
 
 @pytest.mark.parametrize('sources', ['weights', 'consumed', 'tokens'])
-def test_ratios_hold_for_what_is_asked_to_hold(sources):
+def test_steering_keeps_its_ratio(sources):
   c = chooser('uniform', sources, WEIGHTS)
   rows, tokens = simulated(c, LIVE, LENGTH)
   want = np.array(WEIGHTS) / sum(WEIGHTS)
@@ -272,7 +272,7 @@ def test_ratios_hold_for_what_is_asked_to_hold(sources):
     np.testing.assert_allclose(rows, drawn_ratio, atol=0.02)
 
 
-def test_a_source_that_yields_nothing_does_not_stop_the_others():
+def test_a_source_without_trained_rows_does_not_stop_the_others():
   c = chooser('uniform', 'consumed', (1.0, 1.0))
   rows, _ = simulated(c, (0.0, 1.0), (5, 5))
   np.testing.assert_array_equal(rows, [0, 1])
@@ -320,7 +320,7 @@ def test_bandits_follow_their_formula(name):
   np.testing.assert_allclose(np.bincount(of) / 100_000, p / p.sum(), atol=1e-4)
 
 
-def test_a_source_keeps_its_share_whatever_its_problems_weigh():
+def test_a_source_keeps_its_share_for_any_weights_of_its_problems():
   """Within a source by priority, between sources by weight; one whose problems
   have none is drawn from uniformly.
   """
@@ -331,7 +331,7 @@ def test_a_source_keeps_its_share_whatever_its_problems_weigh():
   np.testing.assert_allclose(c.probabilities(s, jnp.int32(0)), want, rtol=1e-6)
 
 
-def test_free_sources_are_held_to_no_shares():
+def test_free_sources_have_no_fixed_shares():
   """A ladder over sources goes by the problems of all of them."""
   c = chooser('ladder', 'free', (1.0, 1.0, 2.0), rungs=3)
   own = c.problems.start() | {'rung': jnp.int32(1)}
@@ -389,7 +389,7 @@ def trial(c, s, first, last):
 
 @pytest.mark.parametrize('steering', ['weights', 'tokens', 'sec', 'dump'])
 @pytest.mark.parametrize('name', controllers.CONTROLLERS)
-def test_a_saved_state_goes_on_as_if_it_had_not_been(tmp_path, name, steering):
+def test_a_restored_state_continues_identically(tmp_path, name, steering):
   """Every controller, through a checkpoint on disk."""
   if steering != 'weights' and name != 'priority':
     pytest.skip('every steering once, every controller once')

@@ -35,7 +35,7 @@ def prompts(examples):
   return [e['prompt'] for e in examples]
 
 
-def test_rows_become_examples_with_all_they_have(tmp_path):
+def test_rows_become_examples_with_all_fields(tmp_path):
   row = {'problem': 'What is $1+1$?', 'answer': 2, 'tests': ['a'], 'level': 1}
   write(tmp_path / 'train.jsonl', [row, ''])
   write(tmp_path / 'test.jsonl', [row | {'problem': 'Other?'}])
@@ -93,7 +93,7 @@ def test_the_share_held_out_stays_when_the_file_grows(tmp_path):
   assert 20 < len(all_['test']) < 60  # of 200; binomial, sd 5.7
 
 
-def test_no_question_is_on_both_sides_or_there_twice(tmp_path):
+def test_a_question_occurs_once_and_in_one_split(tmp_path):
   spaced = [{'question': ' What  is 3 +\n1?', 'answer': '4'}, ROWS[3]]
   write(tmp_path / 'train-00000-of-2.jsonl', [*ROWS[:20], *spaced])
   write(tmp_path / 'train-00001-of-2.jsonl', ROWS[10:30])
@@ -146,7 +146,7 @@ def test_a_file_is_indexed_once_and_again_when_it_has_changed(tmp_path, cache):
   assert entries['row'].tolist() == [*range(1, 151)]
 
 
-def test_a_file_that_changes_under_a_run_is_named(tmp_path):
+def test_a_file_that_changes_during_a_run_is_named(tmp_path):
   """It neither ends the process nor becomes another problem."""
   path = write(tmp_path / 'a.jsonl', ROWS[:150])
   found = files.load(path)
@@ -159,7 +159,9 @@ def test_a_file_that_changes_under_a_run_is_named(tmp_path):
       found['train'][i]
 
 
-def test_what_cannot_be_kept_is_made_for_this_process(monkeypatch, tmp_path):
+def test_an_index_that_cannot_be_cached_is_built_in_memory(
+  monkeypatch, tmp_path
+):
   (tmp_path / 'file').write_text('')
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
   monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
@@ -198,13 +200,13 @@ GOOD = json.dumps(ROWS[0])
     ([GOOD], 'and 0 held out|0 problems to train on.*another share'),
   ],
 )
-def test_a_bad_file_names_itself_the_row_and_the_field(tmp_path, rows, words):
+def test_an_error_names_file_row_and_field(tmp_path, rows, words):
   path = write(tmp_path / 'mine.jsonl', rows)
   with pytest.raises(ValueError, match=f'(?s)mine.jsonl.*({words})'):
     files.load(path)
 
 
-def test_what_is_not_there_is_named(tmp_path):
+def test_missing_names_are_reported(tmp_path):
   write(tmp_path / 'test.jsonl', ROWS)
   with pytest.raises(FileNotFoundError, match=r"train.jsonl is missing.*'test"):
     files.load(tmp_path)
@@ -278,7 +280,7 @@ def test_a_row_that_is_too_long_is_refused_before_the_first_step(
   lengths.check(found, c, Characters(), solution_len)
 
 
-def test_what_is_dropped_is_what_would_be_refused():
+def test_too_long_drop_drops_the_rows_that_error_refuses():
   """The turns of a solution count, too."""
   short = {'prompt': 'x', 'solution': 'y'}
   long = short | {'turns': [['a' * 9, 'b' * 9]]}
@@ -316,7 +318,7 @@ def test_an_answer_that_the_kernel_cannot_read_is_refused_at_the_start(
   assert message.startswith(f"{path}, row 201: not an integer answer: '1/2'")
 
 
-def test_a_row_that_a_teachers_prompt_has_no_room_for_is_refused(tmp_path):
+def test_a_row_that_exceeds_the_teachers_prompt_is_refused(tmp_path):
   long = {'question': 'What is ten?', 'answer': '1' * 12}
   path = write(tmp_path / 'train.jsonl', [*ROWS, long])
   flat = {
@@ -332,7 +334,7 @@ def test_a_row_that_a_teachers_prompt_has_no_room_for_is_refused(tmp_path):
   assert message.startswith(f'{path}, row 201: ') and 'has 25 tokens' in message
 
 
-def test_processes_share_the_rows_that_they_look_at(monkeypatch):
+def test_processes_share_the_check_of_rows(monkeypatch):
   looked, long = [], []
   monkeypatch.setattr('jax.process_count', lambda: 2)
   monkeypatch.setattr(lengths.hosts, 'gather', lambda own: [own, []])
@@ -356,7 +358,7 @@ def test_processes_share_the_rows_that_they_look_at(monkeypatch):
     ('[' * 100_000, 'it is not JSON'),
   ],
 )
-def test_a_row_that_no_tokenizer_takes_is_named(tmp_path, row, words):
+def test_a_row_that_cannot_be_encoded_is_named(tmp_path, row, words):
   path = write(tmp_path / 'train.jsonl', [*ROWS, row])
   with pytest.raises(ValueError, match=words) as raised:
     files.load(path)

@@ -88,7 +88,7 @@ GOOD = json.dumps(ROWS[0])
     (['{"question": "x", "answer": "2 #### "}'], ('row 1', '#### ')),
   ],
 )
-def test_a_bad_file_names_itself_and_the_row(folder, tmp_path, rows, words):
+def test_an_error_names_file_and_row(folder, tmp_path, rows, words):
   write(folder, rows)
   for _ in range(2):  # a failure leaves nothing that passes for data
     with pytest.raises(ValueError) as error:
@@ -149,7 +149,7 @@ def test_a_download_is_checked_and_cached(folder, tmp_path, monkeypatch):
   assert gsm8k.load(None, tmp_path / 'cache')['train'][5] == first['train'][5]
 
 
-def test_no_download_names_the_way_out(folder, tmp_path, monkeypatch):
+def test_a_failed_download_names_the_remedy(folder, tmp_path, monkeypatch):
   def refuse(self, urls):
     raise ConnectionError('no network')
 

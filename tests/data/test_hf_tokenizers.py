@@ -35,7 +35,7 @@ def pair(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize('text', TEXTS)
-def test_ids_are_theirs(pair, text):
+def test_ids_are_those_of_transformers(pair, text):
   _, ours, theirs = pair
   assert ours.encode(text) == theirs.encode(text, add_special_tokens=False)
   if text:
@@ -44,7 +44,7 @@ def test_ids_are_theirs(pair, text):
 
 @quick
 @hypothesis.given(text=strategies.text())
-def test_ids_are_theirs_for_any_text(pair, text):
+def test_ids_of_any_text_are_those_of_transformers(pair, text):
   """Texts that begin with a space (or the marker of one) aside: SentencePiece
   puts its own before it, and the library's conversion of such models does not.
   """
@@ -61,7 +61,7 @@ def joined(ours, ids) -> str:
 
 @quick
 @hypothesis.given(text=strategies.text())
-def test_bytes_are_what_they_decode(pair, text):
+def test_bytes_are_those_that_transformers_decodes(pair, text):
   """Up to the space before a whole text, which a completion must keep."""
   kind, ours, theirs = pair
   ids = ours.encode(text)
@@ -109,7 +109,7 @@ def test_special_tokens(pair):
   assert ours.decode([*ours.special_ids, -1, 10**6]) == ''
 
 
-def test_what_cannot_be_read_is_named(tmp_path, monkeypatch):
+def test_unreadable_tokenizers_are_named(tmp_path, monkeypatch):
   with pytest.raises(FileNotFoundError, match='tokenizer.json.*tokenizer.mod'):
     hf_tokenizers.load(tmp_path)
   hf_folders.byte_level(tmp_path)

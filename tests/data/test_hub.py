@@ -102,7 +102,7 @@ def test_a_data_set_by_name_with_its_fields_guessed(hub, tmp_path):
   assert 'cannot be reached' in none and 'name a file' in none
 
 
-def test_a_cut_download_goes_on(hub, tmp_path):
+def test_an_interrupted_download_is_continued(hub, tmp_path):
   """The pieces that came, of 10 MB each, are not fetched again."""
   text = 'x' * 2**20
   data = '\n'.join(json.dumps(r | {'x': text}) for r in rows(0, 24)).encode()

@@ -127,7 +127,7 @@ def test_statistics_are_those_of_a_loop_over_problems():
 
 
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_changes_nothing(bad):
+def test_invalid_numbers_change_nothing(bad):
   s = stats(4)
   seen = told(s, [0, 0, 1, 1], [bad, bad, 1.0, bad])
   after = pool.note(s, seen, jnp.int32(3), 0.5)
@@ -138,7 +138,7 @@ def test_what_is_no_number_changes_nothing(bad):
     assert np.isfinite(np.asarray(x, float)).all()
 
 
-def test_a_batch_without_a_verdict_leaves_all_as_it_was():
+def test_a_batch_without_verdicts_changes_nothing():
   s = stats(4)
   seen = told(s, [2, 2], [1.0, 0.0], valid=np.zeros(2, bool))
   after = pool.note(s, seen, jnp.int32(3), 0.5)
@@ -176,7 +176,7 @@ def test_difficulties_are_ranked():
   np.testing.assert_array_equal(pool.ranked(np.array([4.0, 4])), [0, 0])
 
 
-def test_sources_have_turns_and_each_its_own_epochs():
+def test_sources_alternate_and_have_their_own_epochs():
   """Every n m places of a source are n permutations of its m problems, and any
   piece of the sequence has nearly the ratio of the weights.
   """

@@ -102,7 +102,7 @@ def test_thinking_is_rendered_as_transformers_does(
   assert hf_tokenizers.load(folder).encode(ours) == ids
 
 
-def test_texts_show_channels_and_no_end(harmony):
+def test_texts_contain_channels_but_no_end_tokens(harmony):
   tokenizer, template = harmony
   text = (
     '<|channel|>analysis<|message|>400 or 407?<|end|><|start|>assistant'
@@ -131,7 +131,7 @@ def test_a_turn_of_channels_ends_once(harmony):
   assert stopped == [*ids, *out, end, *between[1:]]
 
 
-def test_a_turn_ended_by_the_next_speaker_says_so_once(tmp_path):
+def test_a_turn_ended_by_the_next_speaker_has_one_end(tmp_path):
   folder = folder_of(tmp_path, GLM, GLM_TOKENS, 1)
   tokenizer, template = hf_tokenizers.load(folder), chat.load(folder)
   ids = tokenizer.encode(template.render([USER]))
@@ -172,7 +172,7 @@ FORMATS = {
 
 
 @pytest.mark.parametrize('completion', FORMATS)
-def test_what_is_said_is_told_from_what_is_thought(completion):
+def test_responses_are_separated_from_thoughts(completion):
   want = FORMATS[completion]
   assert thoughts.response(completion) == want
   assert fields.final(completion, 'response') == want
@@ -195,9 +195,7 @@ def test_what_is_said_is_told_from_what_is_thought(completion):
     ('', '\\boxed{2}', 1.0),
   ],
 )
-def test_a_thought_that_the_prompt_began_is_no_answer(
-  prompt, completion, score
-):
+def test_a_thought_that_the_prompt_begins_is_ignored(prompt, completion, score):
   """Through the workers that judge, as a reward and as a part of one."""
   example = {'answer': '2', 'task': 'x', 'prompt': 'q', 'rendered': prompt}
   for reward in ('math', {'answer': 'math'}):
@@ -205,7 +203,7 @@ def test_a_thought_that_the_prompt_began_is_no_answer(
     assert (found.score, found.valid) == (score, True)
 
 
-def test_a_program_may_speak_of_thoughts():
+def test_a_program_may_contain_thought_tags():
   program = "x = '<think>'\n"
   for before in ('', '<think>400?</think>', 'So:\n'):
     said = f'{before}```python\n{program}```'

@@ -88,7 +88,7 @@ def spelled(tokenizer, ids):
 
 
 @pytest.mark.parametrize('style', STYLES)
-def test_an_answer_stands_where_the_template_has_it(style, tmp_path):
+def test_an_observation_has_the_place_of_the_template(style, tmp_path):
   template, before, after = STYLES[style]
   folder = hf_folders.byte_level(tmp_path, template)
   c = chatting(folder, style)
@@ -133,7 +133,7 @@ def test_an_environment_answers_as_a_user(style, before, after, tmp_path):
   assert spelled(tokenizer, ids) == f'{before}wrong{after}'
 
 
-def test_prompts_tell_of_the_tools(tmp_path):
+def test_prompts_describe_the_tools(tmp_path):
   folder = hf_folders.byte_level(tmp_path, HERMES)
   c = chatting(folder, 'hermes')
   schema = hosted.schemas(config_lib.read(c).rl)[0]['function']
@@ -147,7 +147,7 @@ def test_prompts_tell_of_the_tools(tmp_path):
   assert hosted.schemas(config_lib.read(c).rl) is None
 
 
-def test_no_room_for_an_answer_is_refused(tmp_path):
+def test_too_few_tokens_for_an_observation_are_refused(tmp_path):
   folder = hf_folders.byte_level(tmp_path, HERMES)
   c = chatting(folder, 'hermes')
   c.rl.turns.observation = 8

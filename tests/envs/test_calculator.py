@@ -77,7 +77,7 @@ def test_exact_to_eighteen_digits():
     ('<<-0*8=', '0>>'),
   ],
 )
-def test_what_is_no_call_is_told_so(text, answer):
+def test_an_invalid_call_returns_an_error_message(text, answer):
   (said,), out = asked([text])
   assert said == answer
   assert bool(out.malformed[0]) == said.startswith('error')
@@ -85,12 +85,12 @@ def test_what_is_no_call_is_told_so(text, answer):
 
 
 @pytest.mark.parametrize('text', ['', '#84', '<<12*7', '<<12*7=84>>#84'])
-def test_what_calls_nothing_is_the_last_word(text):
+def test_a_turn_without_a_call_ends_the_episode(text):
   _, out = asked([text])
   assert out.done[0] and not out.malformed[0] and out.reward[0] == 0
 
 
-def test_says_nothing_outside_its_alphabet():
+def test_observations_use_only_the_alphabet():
   rng = random.Random(1)
   letters = '0123456789+-*/<=# \n\0'
   texts = [

@@ -45,7 +45,7 @@ def examples(name, n=25, **changes):
 
 @pytest.mark.parametrize('name', tasks.GAMES)
 @pytest.mark.parametrize('split', tasks.SPLITS)
-def test_good_play_wins_and_is_answered_so(name, split):
+def test_good_play_wins_with_the_stated_observations(name, split):
   alphabet = set(tasks.get(name).alphabet)
   assert set(envs.ENVS[name].alphabet) <= alphabet
   for i in range(12):
@@ -63,7 +63,7 @@ def test_good_play_wins_and_is_answered_so(name, split):
 
 
 @pytest.mark.parametrize('name', tasks.GAMES)
-def test_what_is_no_move_is_told_so_and_changes_nothing(name):
+def test_an_invalid_move_is_reported_and_changes_nothing(name):
   example = examples(name, 1)[0]
   good = [own for own, _ in example['turns']]
   wanted = played(name, example, good)
@@ -76,7 +76,7 @@ def test_what_is_no_move_is_told_so_and_changes_nothing(name):
     assert got[1:] == wanted
 
 
-def test_tic_tac_toe_follows_the_rules_whatever_is_played():
+def test_tic_tac_toe_follows_the_rules_in_random_games():
   """Random games against a referee of the test's own."""
   rng, ends = random.Random(0), set()
   for example in examples('tic_tac_toe', 40):

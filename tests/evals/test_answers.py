@@ -29,9 +29,7 @@ def odd(cases):
 @pytest.mark.parametrize('shards', [1, 2, 8])
 @pytest.mark.parametrize('samples', [range(1), range(5), range(1, 14)])
 @pytest.mark.parametrize('rows', [1, 7, 24, 1000])
-def test_units_hold_every_sample_once_and_no_more_than_asked(
-  shards, samples, rows
-):
+def test_units_contain_every_sample_exactly_once(shards, samples, rows):
   for n in (1, 5, 16):
     grid = answers.Grid.make(n, samples, rows, shards)
     assert grid.b % shards == 0
@@ -76,7 +74,7 @@ def whole():
   return drawn(1000)
 
 
-def test_records_say_what_was_drawn(whole):
+def test_records_contain_the_samples(whole):
   at = [(r['problem'], r['sample']) for r in whole]
   assert at == [(i, s) for i in range(7) for s in range(6)]
   assert {r['temperature'] for r in whole} == {0.0, 1.3}
@@ -99,7 +97,7 @@ def test_batch_and_devices_change_no_record(whole, rows, devices):
   assert_same(drawn(rows, devices), whole)
 
 
-def test_what_is_left_is_drawn_as_it_would_have_been(whole):
+def test_remaining_samples_do_not_depend_on_the_interruption(whole):
   assert_same(drawn(8, first=3), whole[3 * 6 :])
   # More samples are further ones, not others.
   fewer = [r for r in whole if r['sample'] < 3]

@@ -52,7 +52,7 @@ def flags(folder, out, *more):
   return [f'--file={folder}/in.jsonl', f'--out={folder / out}', *more]
 
 
-def test_what_is_removed_and_why(folder):
+def test_removed_rows_and_reasons(folder):
   text = run(*flags(
     folder, 'out', '--near_duplicates=0.6', f'--against={folder}/test.jsonl',
     '--ngram=7', '--heldout=0.2',
@@ -148,7 +148,7 @@ def test_buckets(rate, name):
     ('--temperature=0', '--temperature=0.0: must be'),
   ],
 )
-def test_mistakes_are_one_line(folder, flag, says):
+def test_errors_are_one_line(folder, flag, says):
   with pytest.raises((ValueError, OSError), match=says) as error:
     run(*flags(folder, 'out'), flag)
   assert '\n' not in str(error.value)

@@ -92,7 +92,7 @@ def test_the_standard_error_of_a_mean_is_the_known_one():
 
 
 @pytest.mark.parametrize('n_problems, k', [(30, 1), (30, 4), (200, 4)])
-def test_intervals_cover_what_they_promise(n_problems, k):
+def test_intervals_have_their_coverage(n_problems, k):
   """Problems of chances p ~ Beta(1/2, 1/2), 8 draws each: how often the
   interval holds the mean of 1 - (1 - p)^k over all problems there could be.
   """
@@ -190,7 +190,7 @@ def test_differences_are_paired():
     scores.differences(of(1), of(1)[:-4])
 
 
-def test_votes_weigh_what_they_are_given():
+def test_votes_are_weighted():
   """By the mean probability of tokens; where it is equal, a majority."""
   answers, right = ['3', '7', '3', None], [0.0, 1.0, 0.0, 0.0]
   assert estimators.majority(answers, right, [1, 3, 1.5, 9]) == 1.0

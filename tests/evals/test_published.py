@@ -116,7 +116,7 @@ def of_rows(name, tmp_path, rows, more=''):
 
 
 @pytest.mark.parametrize('name', published.SUITES)
-def test_a_row_is_asked_and_verified(name, tmp_path):
+def test_a_row_becomes_a_prompt_and_is_verified(name, tmp_path):
   row, right, wrong = ROWS[name]
   suite = of_rows(name, tmp_path, [row])
   assert suite.name == name and '{question}' in suite.asks

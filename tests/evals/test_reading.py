@@ -89,7 +89,7 @@ def test_suites_by_name(tmp_path):
     ('gsm8k?split=dev', "split='dev'"),
   ],
 )
-def test_suites_that_are_none(text, says):
+def test_unknown_suites_are_refused(text, says):
   with pytest.raises(ValueError) as error:
     suites.load(text)
   said = str(error.value)
@@ -106,13 +106,13 @@ def test_suites_that_are_none(text, says):
     ('chat+shots=2', r'\+shots needs one of'),
   ],
 )
-def test_prompts_that_are_none(text, says):
+def test_invalid_prompts_are_refused(text, says):
   with pytest.raises(ValueError, match=says):
     prompts.parse(text)
   assert prompts.parse('qa+plan+hint=0.5+shots=2').shots == 2
 
 
-def test_prompts_as_they_are_written():
+def test_prompts_of_suites():
   found = types.SimpleNamespace(
     tokenizer=tokenizers.ByteTokenizer(), run=None, texts=None, name='x'
   )
@@ -134,7 +134,7 @@ def test_prompts_as_they_are_written():
   assert text('none+hint=0.5') == question + half
 
 
-def test_names_of_files_are_short_and_apart():
+def test_names_of_files_are_short_and_distinct():
   names = {cells.slug('/a/' + 'x' * 200 + str(i)) for i in range(20)}
   assert len(names) == 20 and all(len(n) <= cells.LONGEST + 2 for n in names)
   assert cells.slug('run:a/b') == 'run_a_b'

@@ -61,7 +61,7 @@ def test_a_divergence_is_its_formula(kind, beta, top_k, chunk):
 
 @pytest.mark.parametrize('top_k', [0, 2])
 @pytest.mark.parametrize('kind', sorted(library.DIVERGENCES))
-def test_a_teacher_that_agrees_teaches_nothing(kind, top_k):
+def test_an_equal_teacher_has_no_gradient(kind, top_k):
   def total(z):
     return losses.divergence(z, Z, kind=kind, top_k=top_k).sum()
 

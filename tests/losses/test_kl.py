@@ -57,7 +57,7 @@ def test_expectations(policies):
   assert np.all(losses.kl_penalty(logp, ref, 'k3') >= 0)
 
 
-def test_which_gradient_is_whose(policies):
+def test_expected_gradients_of_the_estimators(policies):
   """Expected gradients: k2 and '+' of reverse KL, k3 of forward, k1 none."""
   logits, ref = policies
   p = np.exp(log_softmax(logits))

@@ -86,7 +86,7 @@ def test_overrides_win_over_the_preset():
     ({'advantage': 'gae', 'skip_empty': True}, ['skip_empty=True']),
   ],
 )
-def test_refused_with_what_to_do(settings, words):
+def test_errors_contain_the_remedy(settings, words):
   with pytest.raises(ValueError) as e:
     losses.resolve(settings)
   for word in words:
@@ -186,7 +186,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize('settings', NONSENSE, ids=str)
-def test_nonsense_is_refused_by_name(settings):
+def test_invalid_values_are_refused_by_name(settings):
   with pytest.raises(ValueError) as e:
     losses.resolve(settings)
   assert list(settings)[-1] in str(e.value)
@@ -208,7 +208,7 @@ def test_luffy_is_its_authors_script():
   assert s['policy'] == 'importance_sampling' and s['entropy_coef'] == 0.001
 
 
-def test_none_and_names_of_other_libraries_say_what_to_write():
+def test_none_and_names_of_other_libraries_suggest_the_setting():
   with pytest.raises(ValueError, match='settings is None'):
     losses.resolve(None)
   for name, ours in {'beta': 'kl_coef', 'epsilon_high': 'clip_high'}.items():
@@ -243,7 +243,7 @@ def test_divisors_without_an_entry_are_not_those_of_a_part():
     losses.critic_loss('ppo', x, x, mask, denominators={})
 
 
-def test_lists_are_arrays():
+def test_lists_are_accepted_as_arrays():
   reward, group, mask = [1.0, 0.0], [0, 0], [[1, 1], [1, 0]]
   ids = [[0, 1], [0, 0]]
   calls = {

@@ -71,7 +71,7 @@ class Squared(losses.Part):
     return losses.keep(mask, self.scale * jnp.square(logp - ref_logp))
 
 
-def test_a_part_of_ones_own():
+def test_a_custom_part():
   o = dataclasses.replace(losses.resolve('dapo'), policy=Squared(3.0))
   assert o.needs == {'ref_logp'}
   loss, metrics = losses.policy_loss(o, LOGP, ADV, MASK, ref_logp=LOGP - 2)
@@ -337,7 +337,7 @@ def test_a_kl_in_the_reward_leaves_out_what_the_reference_cannot_draw():
     assert np.isfinite(adv).all() and np.any(adv), name
 
 
-def test_lists_are_arrays():
+def test_lists_are_accepted_as_arrays():
   logp, mask = LOGP.tolist(), [[1, 1, 0], [1, 1, 1]]
   for name in ('grpo', 'prime', 'tree_rl'):
     given = dict(

@@ -33,7 +33,7 @@ def teach(settings, poisoned=TEACHER):
 
 
 @pytest.mark.parametrize('gamma', [0.0, 0.5, 2.0])
-def test_early_tokens_weigh_more_in_iw_opd(gamma):
+def test_early_tokens_have_more_weight_in_iw_opd(gamma):
   """w_t = 1 + gamma (1 - sum_{j<t} |a_j| / sum_j |a_j|), as in TRL."""
   want = np.zeros((N, T))
   for i in range(N):
@@ -211,7 +211,7 @@ def test_the_gradient_of_a_star_po_is_that_of_its_regression():
   assert losses.resolve('a_star_po')['md_tau'] == 1e-3
 
 
-def test_a_role_has_a_running_baseline_of_its_own():
+def test_each_role_has_a_running_baseline():
   """prime-rl's RAE: credit r - b, then b = decay b + (1 - decay) r."""
   reward = np.float32([1, -1, 0.5, np.nan, -0.5, 1])
   role = np.array([0, 1, 0, 0, 1, 1])
@@ -228,7 +228,7 @@ def test_a_role_has_a_running_baseline_of_its_own():
   close(after, [baseline[0], baseline[1]], 1e-5)
 
 
-def test_echo_learns_what_the_environment_wrote():
+def test_echo_trains_on_observations():
   """prime-rl: cross-entropy of observations times alpha, beside the loss."""
   observed = ~MASK & (np.arange(T) < 5)
   plain, _ = losses.policy_loss('ipo_mask', LOGP, ADV, MASK, sampler_logp=OLD)

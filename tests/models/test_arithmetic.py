@@ -51,7 +51,7 @@ def test_logits_are_the_sum_and_samples_are_of_it():
   assert gaps.max() < 1e-5 and out.sampled.sum() > 50
 
 
-def test_a_model_that_nothing_is_added_to_is_itself():
+def test_a_single_model_is_unchanged():
   made, _, params = three()
   model = logit_sums.total(
     [m for _, m, _ in made], (1.0, 0.0, 0.0), [c.width for c, _, _ in made]

@@ -227,7 +227,7 @@ def test_splash_on_a_mesh_equals_one_device():
     ),
   ],
 )
-def test_kernels_that_cannot_are_refused(changes, words):
+def test_unsupported_kernels_are_refused(changes, words):
   with pytest.raises(ValueError, match=words):
     small_config(**changes)
 

@@ -95,7 +95,7 @@ def test_chunks_are_the_recurrence(whole, name, strong):
   assert np.abs(want[real]).mean() > 0.05
 
 
-def test_keys_that_are_all_alike_lose_no_digits():
+def test_equal_keys_lose_no_digits():
   """Powers of their system grow to 1e17, its inverse does not."""
   x = heads(64, 1e-4)
   x = x.replace(mixed=jnp.ones_like(x.mixed), share=jnp.ones_like(x.share))

@@ -134,7 +134,7 @@ def remat_grads():
 
 
 @pytest.mark.parametrize('policy', ['dots', 'full'])
-def test_what_is_computed_again_is_what_was(remat_grads, policy):
+def test_recomputed_states_equal_the_first_ones(remat_grads, policy):
   """The states of the delta rule and the experts chosen, too."""
   (want, grads, kept), (got, again, fewer) = (
     remat_grads[p] for p in ('none', policy)
@@ -196,20 +196,20 @@ def test_a_deeper_model_of_the_same_pattern_is_no_larger_program():
     (dict(rope_of_layer=(0,) * 7), 'or rope_of_layer'),
   ],
 )
-def test_what_does_not_go_together_is_refused(changes, said):
+def test_incompatible_settings_are_refused(changes, said):
   c = small_config(**SEVEN)
   with pytest.raises(ValueError, match=said):
     dataclasses.replace(c, **changes)
 
 
-def test_what_a_state_makes_impossible_is_not_there():
+def test_state_layers_support_neither_fork_nor_steering():
   model = transformer.build(small_config(**SEVEN))
   assert model.fork is None
   with pytest.raises(ValueError, match='layers of several kinds'):
     adapters.attach(model, steering=True)
 
 
-def test_config_files_that_cannot_be_read_are_named():
+def test_invalid_config_files_are_named():
   h = dict(
     model_type='qwen3_next', vocab_size=16, hidden_size=16, num_hidden_layers=4,
     intermediate_size=8, num_attention_heads=2, num_key_value_heads=1,

@@ -144,7 +144,7 @@ DELTA = dict(
     (DELTA, 'does not support model.delta_layers'),
   ],
 )
-def test_what_cannot_be_exact_is_refused(changes, words):
+def test_settings_that_prevent_exactness_are_refused(changes, words):
   how = dict(numerics='exact', dtype='bfloat16')
   with pytest.raises(ValueError, match=re.escape(words)):
     small_config(**how | changes)

@@ -352,6 +352,6 @@ def test_adapters_alone_are_named_by_their_layers(tmp_path):
     (dict(attention='xla'), "'xla' does not support values of another width"),
   ],
 )
-def test_what_does_not_go_together_is_refused(changes, said):
+def test_incompatible_settings_are_refused(changes, said):
   with pytest.raises(ValueError, match=said):
     dataclasses.replace(config('deepseek_v3'), **changes)

@@ -95,7 +95,7 @@ def test_the_error_is_at_most_half_a_step_of_each_output(shape):
 
 
 @pytest.mark.parametrize('name', ['int8', 'experts'])
-def test_it_is_the_model_of_the_weights_it_stands_for(name, request):
+def test_frozen_weights_equal_a_model_with_their_values(name, request):
   plain, full, model, kept = request.getfixturevalue(name)
   want = logits(plain)(full)
   np.testing.assert_allclose(logits(model)(kept), want, atol=2e-4)
@@ -252,14 +252,14 @@ def test_loaded_layer_by_layer_is_quantized_whole(tmp_path, shape):
     ({'frozen_dtype': 'int4'}, 'int4.*choose one of float32, bfloat16, int8'),
   ],
 )
-def test_what_cannot_be_is_refused(changes, words):
+def test_impossible_settings_are_refused(changes, words):
   config = config_lib.default()
   config.update_from_flattened_dict(changes)
   with pytest.raises(ValueError, match=words):
     config_checks.check(config, 1)
 
 
-def test_where_all_is_trained_nothing_is_frozen():
+def test_trained_weights_are_not_frozen():
   c = small_config()
   model = transformer.build(c)
   with pytest.raises(ValueError, match="'int8' has no effect: trainable='.*'"):

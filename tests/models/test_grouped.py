@@ -61,7 +61,7 @@ def test_experts_without_rows_have_no_gradient(sizes):
   assert not got[np.asarray(sizes) == 0].any() and np.isfinite(got).all()
 
 
-def test_what_is_frozen_costs_nothing():
+def test_gradients_of_frozen_weights_are_not_computed():
   """The gradient of weights that nobody asks for is not computed."""
   rows, w, _ = arrays()
 

@@ -119,7 +119,7 @@ def make_batch():
 
 
 @pytest.mark.parametrize('trainable', ['lora/.*', '.*norm', '.*'])
-def test_only_what_is_trained_changes_and_has_state(trio, trainable):
+def test_only_trained_weights_change_and_have_state(trio, trainable):
   base, model, params = trio
   if trainable != 'lora/.*':
     model, params = base, lora.base_of(params)
@@ -187,7 +187,7 @@ def test_the_reference_of_adapters_is_the_base(trio, rows):
   ('targets', 'words'),
   [('.*query', 'matches no weight'), ('.*', 'matches embed, not a projection')],
 )
-def test_targets_that_do_not_fit_are_refused(tiny, targets, words):
+def test_targets_without_a_match_are_refused(tiny, targets, words):
   with pytest.raises(ValueError, match=words):
     adapters.attach(tiny[1], lora=dataclasses.replace(LORA, targets=targets))
 

@@ -38,7 +38,7 @@ GROUP = 2  # rows of a prompt: the first greedy, the second sampled
 
 @pytest.mark.parametrize('windows', [False, True])
 @pytest.mark.parametrize('name', families.FAMILIES)
-def test_an_absent_key_means_what_transformers_takes_it_for(name, windows):
+def test_an_absent_key_has_the_default_of_transformers(name, windows):
   few = FEW | ({'use_sliding_window': True} if windows else {})
   few |= WITHOUT_DEFAULT.get(name, {})
   theirs = transformers.AutoConfig.for_model(name, **few)
@@ -150,7 +150,7 @@ YARN = dict(rope_type='yarn', factor=4.0, original_max_position_embeddings=64)
     ),
   ],
 )
-def test_of_two_keys_that_counts_which_transformers_reads(name, keys):
+def test_of_two_keys_the_one_of_transformers_is_read(name, keys):
   theirs = transformers.AutoConfig.for_model(name, **FEW, **copy.deepcopy(keys))
   ours = families.from_hf(FEW | keys | {'model_type': name})
   assert ours == families.from_hf(theirs.to_dict())

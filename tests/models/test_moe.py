@@ -73,7 +73,7 @@ def test_equals_a_loop_over_tokens(normalise, replay):
   np.testing.assert_array_equal(np.sort(out['routes']), np.sort(used))
 
 
-def test_no_token_is_dropped_when_all_want_one_expert():
+def test_no_token_is_dropped_if_all_use_one_expert():
   x, p = experts()
   routes = jnp.zeros((9, 1), int)
   c = small_config(**MOE)
@@ -118,7 +118,7 @@ def test_gradients_are_those_of_every_expert_on_every_token(dtype, tolerance):
 
 @pytest.mark.parametrize('n', [8, 512], ids=['few', 'many'])
 @pytest.mark.parametrize('shape', [(1, 4, 2), (2, 4, 1)])
-def test_split_by_expert_it_is_the_same(shape, n):
+def test_a_split_by_expert_changes_nothing(shape, n):
   """Of few tokens the tokens travel, of many the weights; values and
   gradients.
   """

@@ -47,7 +47,7 @@ def assert_same(got, want, atol=1e-5):
     (dict(remat='full', scan=False), 4),
   ],
 )
-def test_chunks_give_what_the_whole_gives(shape, n):
+def test_chunks_equal_the_whole_prompt(shape, n):
   _, model, params = small_model(**shape)
   want = prefill(model, params, prompts(), VALID)
   _, model, _ = small_model(prefill=f'chunks:{n}', **shape)
@@ -106,7 +106,7 @@ def test_on_eight_devices_as_on_one(shape):
   assert_same(got, want)
 
 
-def test_less_is_alive_at_a_time():
+def test_chunks_need_less_memory():
   """Scores of a chunk [B,Q,n,P] instead of all [B,Q,P,P]."""
   peak = {}
   tokens = jnp.zeros((2, 512), jnp.int32)

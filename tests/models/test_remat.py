@@ -31,7 +31,7 @@ def test_full_keeps_a_stream_per_layer(config):
   assert b - a == 3 * T * config.width * 4
 
 
-def test_dots_keeps_what_products_with_weights_gave(config):
+def test_dots_keeps_products_with_weights(config):
   """The stream, q, k, v, the attention's output, gate and up; what down gave
   nobody needs, and batched products are computed again.
   """
@@ -57,7 +57,7 @@ def test_attention_keeps_its_output_and_sums(config, kernel):
 
 
 @pytest.mark.parametrize('kernel', ['blocked', 'splash'])
-def test_what_attention_gave_is_not_computed_again(config, kernel):
+def test_attention_outputs_are_not_recomputed(config, kernel):
   """The same gradients, of fewer FLOPs."""
   shape = 1, LONG
   tokens = jax.random.randint(jax.random.key(1), shape, 1, config.vocab)
@@ -80,7 +80,7 @@ def test_what_attention_gave_is_not_computed_again(config, kernel):
   assert flops[1] < flops[0]
 
 
-def test_the_compiler_keeps_what_was_counted(config):
+def test_the_compiler_keeps_the_counted_bytes(config):
   """Temporaries of a compiled gradient, full against none."""
 
   def temporaries(c):
@@ -108,5 +108,5 @@ def test_the_budget_decides(config, policy):
   assert remat.choose(config, 3, LONG, budget).remat == policy
 
 
-def test_nothing_fits_is_full(config):
+def test_full_is_chosen_if_nothing_fits(config):
   assert remat.choose(config, 3, T, 1.0).remat == 'full'

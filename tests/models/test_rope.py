@@ -97,7 +97,7 @@ def test_dynamic_is_that_of_tokens_generated_one_by_one():
 
 @pytest.mark.parametrize('room', [32, 33])
 @pytest.mark.parametrize('fraction', [1.0, 0.5])
-def test_longrope_goes_by_the_room_there_is(room, fraction):
+def test_longrope_depends_on_the_maximum_length(room, fraction):
   n = int(4 * fraction) * 2
   scaling = LONG | {
     k: (LONG[k] * 2)[:n] for k in ('short_factor', 'long_factor')
@@ -230,7 +230,7 @@ YARN = {'rope_type': 'yarn', 'factor': 4.0}
     ({'num_hidden_layers': None}, 'num_hidden_layers'),
   ],
 )
-def test_what_is_not_supported_is_named(changes, words):
+def test_unsupported_rope_is_named(changes, words):
   h = H.SHARED | {'model_type': 'llama', 'rope_scaling': None} | changes
   gone = {'num_hidden_layers'} & changes.keys()
   h = {k: None if v == 'null' else v for k, v in h.items() if k not in gone}

@@ -34,7 +34,7 @@ def forward():
   return f, base(PARAMS)
 
 
-def test_zero_or_off_is_the_base_exactly(forward):
+def test_zero_vectors_equal_the_base_exactly(forward):
   f, want = forward
   start = spec.init(MODEL.specs, jax.random.key(0))[steering.KEY]
   zero = PARAMS | {steering.KEY: start}
@@ -77,7 +77,7 @@ def learner(settings=None):
   )
 
 
-def test_trained_alone_as_it_was_sampled():
+def test_only_vectors_are_trained_and_sampler_equals_trainer():
   """A fused step moves the vectors and nothing else; sampler and trainer agree
   and the reference is the model without.
   """
@@ -97,7 +97,7 @@ def test_trained_alone_as_it_was_sampled():
   assert metrics['gap_max'] < 1e-5 and metrics['kl'] > 1e-3
 
 
-def test_it_steers_beside_adapters_and_int8():
+def test_steering_with_adapters_and_int8():
   """All three at once: trained as sampled, the reference without both."""
   model = adapters.attach(
     BASE,
@@ -127,7 +127,7 @@ def test_it_steers_beside_adapters_and_int8():
   assert set(model.adapters_off(params)) == set(PARAMS)
 
 
-def test_what_a_bias_is_not_is_not_folded():
+def test_vectors_that_no_bias_can_replace_are_not_folded():
   """An mlp's output under a norm, and experts."""
   for changes in dict(norm_place='post'), dict(experts=2, experts_per_token=1):
     c = dataclasses.replace(CONFIG, **changes)
@@ -135,7 +135,7 @@ def test_what_a_bias_is_not_is_not_folded():
       steering.folded(PARAMS | {steering.KEY: VECTORS}, c)
 
 
-def test_folded_it_is_the_same_where_residuals_are_scaled():
+def test_folded_vectors_equal_with_scaled_residuals():
   c, base, params = small_model(**SHAPE, residual_scale=0.4)
   params |= {steering.KEY: VECTORS}
   tokens, valid = jnp.arange(12).reshape(2, 6), jnp.ones((2, 6), bool)
@@ -145,5 +145,5 @@ def test_folded_it_is_the_same_where_residuals_are_scaled():
   np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-def test_nothing_attached_is_the_model_itself():
+def test_without_vectors_the_model_is_unchanged():
   assert adapters.attach(BASE) is BASE

@@ -76,7 +76,7 @@ def test_an_export_has_the_vectors_as_biases(tmp_path, bias):
   assert ask(tmp_path / 'run') == ask(tmp_path / 'out')
 
 
-def test_where_no_family_has_such_biases_it_is_still_asked(tmp_path):
+def test_without_biases_generate_still_works(tmp_path):
   """By `generate`, which the refusal names."""
   model, params = run_of(tmp_path / 'run', dict(qk_norm=True, bias=False))
   with pytest.raises(ValueError, match='qwen3 has none.*generate reads it'):

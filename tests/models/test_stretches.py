@@ -74,7 +74,7 @@ def assert_same(got, want):
     ),
   ],
 )
-def test_loops_give_what_layers_one_by_one_give(shape, static):
+def test_loops_equal_layers_one_by_one(shape, static):
   """With vectors, each of which has to find its own layer."""
   found, steering = [], shape.keys() == WINDOWS.keys() | {'cache_dtype'}
   for how in ('scan', 'unroll'):
@@ -87,7 +87,7 @@ def test_loops_give_what_layers_one_by_one_give(shape, static):
   assert len(np.unique(found[0].length)) > 1
 
 
-def test_the_kernel_samples_what_the_einsum_does():
+def test_the_kernel_samples_the_tokens_of_the_einsum():
   """Interpreted, on a stack of layers with experts."""
   found = []
   for kind, how in (('splash', 'scan'), ('einsum', 'unroll')):

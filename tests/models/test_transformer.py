@@ -206,7 +206,7 @@ def test_init_does_not_depend_on_other_parameters():
   assert not np.array_equal(a['layers']['attn']['k'], a['layers']['attn']['v'])
 
 
-def test_softmax_of_nothing_is_finite():
+def test_softmax_of_masked_rows_is_finite():
   out = layers.softmax(jnp.ones((2, 3)), jnp.zeros((2, 3), bool))
   np.testing.assert_allclose(out, 1 / 3, rtol=1e-6)
 
@@ -226,7 +226,7 @@ def test_impossible_configs_are_refused(change, word):
     small_config(**change)
 
 
-def test_embeddings_may_come_from_elsewhere(tiny):
+def test_embeddings_can_be_arguments(tiny):
   """As soft prompts: a vector is what its token would be, another one changes
   what comes after it alone.
   """

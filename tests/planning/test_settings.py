@@ -84,7 +84,7 @@ def test_the_least_divisor_that_fits_is_found(recipe):
     (0.0, 0.5, ('dots', 4, settings.SHARED)),
   ],
 )
-def test_what_is_faster_is_taken(recipe, gather, shared, want):
+def test_the_faster_setting_is_chosen(recipe, gather, shared, want):
   planner = Planner(recipe, gather=gather, shared=shared)
   first = found(planner)
   best = settings.faster(planner, first)
@@ -93,7 +93,7 @@ def test_what_is_faster_is_taken(recipe, gather, shared, want):
   assert best.seconds <= first.seconds
 
 
-def test_the_rest_of_the_recipe_stays(recipe):
+def test_other_keys_of_the_recipe_do_not_change(recipe):
   recipe.rl.samples = 16
   planner = Planner(recipe)
   made = settings.faster(planner, found(planner))
@@ -109,7 +109,7 @@ def recipe_value(config, key):
   return config
 
 
-def test_what_is_printed_is_a_recipe(recipe):
+def test_the_output_is_a_recipe(recipe):
   planner = Planner(recipe)
   made = settings.faster(planner, found(planner))
   c = recipe.copy_and_resolve_references()
@@ -117,7 +117,7 @@ def test_what_is_printed_is_a_recipe(recipe):
   assert c.to_dict() == made.config.to_dict()
 
 
-def test_what_nothing_fits_is_none(recipe):
+def test_without_a_fit_the_result_is_none(recipe):
   """Not even in the smallest pieces, of which few are tried."""
   planner = Planner(recipe, hbm=0.01)
   assert found(planner) is None

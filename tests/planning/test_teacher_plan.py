@@ -90,6 +90,6 @@ def test_the_host_path_has_its_pass_in_the_scoring_program():
   assert 'score' not in planned(rl__algorithm='reinforce', **host)
 
 
-def test_a_teacher_that_nobody_knows_is_refused():
+def test_an_unknown_teacher_is_refused():
   with pytest.raises(ValueError, match="rl.teacher.weights='runs/none' is no"):
     taught(rl__teacher__weights='runs/none')

@@ -170,7 +170,7 @@ def test_problems_gained_and_lost():
     ([3.0], 0.0, None, None),
   ],
 )
-def test_a_wobble_is_no_mountain(values, span, low, high):
+def test_an_axis_has_a_minimum_span(values, span, low, high):
   bottom, top = panels.spanned(values, span, low, high)
   assert bottom < min(values) and top > max(values)
   assert top - bottom >= span and top > bottom
@@ -178,7 +178,7 @@ def test_a_wobble_is_no_mountain(values, span, low, high):
   assert all(bottom <= x <= top for x in ends)
 
 
-def test_a_killed_run_is_told_from_where_it_went_on(tmp_path):
+def test_a_killed_run_is_reported_with_its_restart(tmp_path):
   path = workdir(tmp_path / 'run')
   jsonl(
     path / 'events.jsonl',
@@ -201,7 +201,7 @@ def test_a_killed_run_is_told_from_where_it_went_on(tmp_path):
   assert {40, 60} <= {s['x0'] for s in figure['layout']['shapes']}
 
 
-def test_a_run_that_was_killed_has_no_more_than_its_metrics(tmp_path):
+def test_rollouts_after_the_last_checkpoint_are_not_shown(tmp_path):
   """Files of steps that a resumed run has still to repeat are not shown."""
   path = workdir(tmp_path / 'run')
   rows = [json.loads(x) for x in (path / 'metrics.jsonl').open()]
@@ -213,7 +213,7 @@ def test_a_run_that_was_killed_has_no_more_than_its_metrics(tmp_path):
   assert [e['step'] for e in run.evaluations] == [5]
 
 
-def test_a_diverged_run_is_told_and_drawn(tmp_path):
+def test_a_diverged_run_is_reported_and_drawn(tmp_path):
   path = workdir(tmp_path / 'run')
   how = 'FloatingPointError: NaN or infinity in or before step 90'
   jsonl(path / 'events.jsonl', [{'event': 'start', 'step': 0, 'reached': 0},
@@ -229,7 +229,7 @@ def test_a_diverged_run_is_told_and_drawn(tmp_path):
 
 
 @pytest.mark.parametrize('files', [['config.json'], ['config.json', 'metrics']])
-def test_a_run_that_has_told_nothing_has_a_report(tmp_path, files):
+def test_a_run_without_metrics_has_a_report(tmp_path, files):
   path = tmp_path / 'empty'
   path.mkdir()
   for name in files:
@@ -331,7 +331,7 @@ def test_the_kl_to_the_base_is_drawn(tmp_path):
   ]
 
 
-def test_an_empty_panel_says_what_fills_it(tmp_path):
+def test_an_empty_panel_names_the_command_that_fills_it(tmp_path):
   """With the run's own path, and the step that its last stage began after."""
   run = workdir(tmp_path / 'run')
   text = html_lib.unescape(write(run))
@@ -355,7 +355,7 @@ def test_an_empty_panel_says_what_fills_it(tmp_path):
   assert f"'--model=smol lm,{bare}'" in missing.commands([run])
 
 
-def test_an_evaluation_that_goes_on_counts_whole_problems(tmp_path):
+def test_an_unfinished_evaluation_counts_complete_problems(tmp_path):
   path = evaluation(tmp_path / 'ev', {'base': [2, 1, 3]})
   file = path / 'answers' / 'base--gsm8k.jsonl'
   lines = file.read_text().splitlines(keepends=True)
@@ -364,7 +364,7 @@ def test_an_evaluation_that_goes_on_counts_whole_problems(tmp_path):
   assert cell.right == {0: 2, 1: 1}
 
 
-def test_what_is_no_workdir_is_named(tmp_path, capsys):
+def test_a_path_that_is_not_a_workdir_is_named(tmp_path, capsys):
   with pytest.raises(SystemExit, match='1'):
     report.main([str(tmp_path / 'nowhere')])
   told = capsys.readouterr().err
@@ -393,7 +393,7 @@ DAMAGE = {
 }
 
 
-def test_whatever_is_damaged_there_is_a_report(tmp_path):
+def test_damaged_files_do_not_prevent_a_report(tmp_path):
   path = workdir(tmp_path / 'run')
   whole = workdirs.read(path)
   for name, data in DAMAGE.items():
@@ -437,7 +437,7 @@ def test_signs():
   assert not signs.disagree({'math': 1.0, 'format': 0.0})
 
 
-def test_an_alarm_is_raised_by_what_has_risen(tmp_path):
+def test_rising_metrics_raise_alarms(tmp_path):
   path = workdir(tmp_path / 'run')
   for step in (70, 80, 90):
     rows = [record(step, p, 0, False, 'say it again and ' * 20) for p in (0, 1)]
@@ -485,7 +485,7 @@ def test_problems_are_named_by_their_texts(tmp_path):
   ]
 
 
-def test_texts_cannot_leave_their_place(tmp_path):
+def test_texts_are_escaped(tmp_path):
   evil = '</script><script>throw Error("out")</script>'
   path = workdir(tmp_path / evil.replace('/', '_'), note=evil)
   rows = [record(10, 0, 0, False, evil, prompt=evil)]

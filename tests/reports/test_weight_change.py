@@ -26,7 +26,7 @@ def test_the_rank_of_a_change_is_found(rank):
   assert found['stable'] == pytest.approx(rank)
 
 
-def test_what_a_rounding_hides_is_the_same():
+def test_changes_below_a_rounding_count_as_the_same():
   before = np.ones((1, 2, 4), np.float32)
   after = before.copy()
   after[0, 0, 0] += 1e-4  # bfloat16 has 8 bits

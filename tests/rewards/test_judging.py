@@ -62,7 +62,7 @@ def test_the_score_is_the_probability_of_yes(local, monkeypatch):
   assert len(traced) == 1
 
 
-def test_what_cannot_be_asked_is_no_zero(local):
+def test_cases_that_cannot_be_encoded_are_invalid(local):
   example = {'prompt': '1+2='}
   cases = [
     ('3', example),

@@ -275,7 +275,7 @@ def spell(value):
   raise AssertionError(f'no spelling of {value}')
 
 
-def test_values_equal_modulo_some_primes_are_told_apart():
+def test_values_equal_modulo_some_primes_are_distinguished():
   first, second = countdown_kernel.PRIMES[:2]
   assert 9360 * 7 + 1 == first
   a, b, c, d, e = spelled = spell(first * second + 24)

@@ -28,7 +28,7 @@ def after(a, state, token):
 
 
 @pytest.mark.parametrize('stops', [['ab'], ['aa', 'bab'], ['b', 'aab'], ['é']])
-def test_a_stop_is_found_where_it_stands_in_the_text(stops):
+def test_a_stop_is_found_anywhere_in_the_text(stops):
   """Across tokens, and within one; the model has more tokens than these."""
   a = automaton.of_stops(stops, TOKENS, len(TOKENS) + 3)
   rng = np.random.default_rng(0)
@@ -100,7 +100,7 @@ def test_texts_of_a_schema_are_valid():
     (lambda: automaton.of_schema('{'), 'the JSON schema'),
   ],
 )
-def test_what_no_automaton_can_be_made_of_is_refused(make, words):
+def test_unsupported_patterns_are_refused(make, words):
   pytest.importorskip('outlines_core')
   with pytest.raises(ValueError, match=words):
     make()

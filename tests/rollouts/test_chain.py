@@ -58,7 +58,7 @@ def test_a_wrong_draft_and_verdicts():
     assert out[1][1:] == (score, False, malformed), verdict
 
 
-def test_what_is_cut_is_wrong():
+def test_truncated_links_are_incorrect():
   out, _ = play(['#7' + ' ' * 20])
   assert out[0][1] == 0
 
@@ -90,14 +90,14 @@ A, V = {'reward': 'task'}, {'ask': '?', 'reward': 'agrees'}
     ({'a': {'reward': 'majority'}, 'b': V}, 'text', "reward='majority': cho"),
   ],
 )
-def test_what_is_no_chain_is_refused(spec, kernel, words):
+def test_invalid_chains_are_refused(spec, kernel, words):
   with pytest.raises(ValueError) as e:
     chain.parse(spec, kernel)
   assert words in str(e.value)
 
 
 @pytest.mark.parametrize('second', ['verify', 'refine'])
-def test_worked_chains_teach_nobody_to_be_wrong(second):
+def test_worked_chains_do_not_train_on_incorrect_text(second):
   """What is read may be wrong; what is said never is."""
   knobs = dict(second=second, modulus=5)
   seen = set()

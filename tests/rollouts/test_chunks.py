@@ -152,7 +152,7 @@ def test_the_first_chunk_is_what_the_sampler_draws(plain):
   assert (other.tokens[5] != out.tokens[5]).any()
 
 
-def test_eight_devices_think_what_one_does():
+def test_eight_devices_sample_as_one_does():
   _, model, params = small_model(layers=2, kv_heads=4, tied=False)
   want = think(model, params)
   with jax.set_mesh(sharding.make_mesh((2, 2, 2))):
@@ -251,7 +251,7 @@ def test_the_trainers_work_is_linear_too():
   assert 3 < flops[4] / flops[1] < 4.6 and 3 < flops[16] / flops[4] < 4.6
 
 
-def test_a_model_that_cannot_read_what_is_carried_is_refused():
+def test_a_model_without_support_for_chunks_is_refused():
   _, model, params = small_model()
   with pytest.raises(ValueError, match='no extend'):
     think(dataclasses.replace(model, extend=None), params)

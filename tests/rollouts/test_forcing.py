@@ -69,7 +69,7 @@ def test_forced_tokens_have_no_log_probability():
     (dict(most=9, final='x'), 'most and its words need 10 tokens'),
   ],
 )
-def test_what_cannot_be_is_refused(given, words):
+def test_impossible_settings_are_refused(given, words):
   with pytest.raises(ValueError, match=words):
     forcing.make(list, 10, **given)
   assert forcing.make(list, 10) is None

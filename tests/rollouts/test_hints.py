@@ -73,7 +73,7 @@ def run(made, p=None):
   )(p)  # fmt: skip
 
 
-def test_what_is_given_is_no_word_of_the_policy():
+def test_hints_are_not_sampled_tokens():
   found = run(source('always'))
   batch = batch_lib.make_batch(found)
   width = L.P + ROOM
@@ -88,7 +88,7 @@ def test_what_is_given_is_no_word_of_the_policy():
   )
 
 
-def test_no_share_is_no_hint():
+def test_a_share_of_zero_gives_no_hint():
   """As the plain source with wider prompts: other padding, the same samples."""
   alone, plain = (
     run(source('always', values=(0.0,))),
@@ -108,7 +108,7 @@ def always(rollout, answers, control=None):
   return Reward(ones, ones[:, None], ones > 0)
 
 
-def test_only_what_failed_is_asked_again():
+def test_only_failed_problems_are_tried_again():
   found, plain = (
     run(source('failed', solves)),
     run(source('always', solves, (0.0,))),
@@ -132,7 +132,7 @@ def test_only_what_failed_is_asked_again():
   assert generated > np.asarray(found.rollout.length).sum()
 
 
-def test_where_all_is_solved_nothing_is_asked_again():
+def test_solved_problems_are_not_tried_again():
   found = run(source('failed', always))
   assert found.account.rounds == 1
   assert found.account.metrics['hints/failed'] == 0

@@ -127,7 +127,7 @@ SHAPES = {
 @pytest.mark.parametrize(
   'name', ['plain', 'experts', pytest.param('int8', marks=pytest.mark.slow)]
 )
-def test_the_host_plays_what_the_graph_does(name):
+def test_host_episodes_equal_those_in_the_graph(name):
   """The same trajectories of the same seeds; the trainer's log-probs; and the
   times of tools change nothing, not a bit."""
   _, model, params = model_of(**SHAPES[name])
@@ -161,7 +161,7 @@ def gaps_of(model, params, out):
     test_turns.prompts, test_turns.P = kept
 
 
-def test_eight_devices_play_what_one_does():
+def test_eight_devices_play_as_one_does():
   _, model, params = model_of(kv_heads=4, tied=False)
   want, _ = on_the_host(model, params)
   with jax.set_mesh(sharding.make_mesh((2, 2, 2))):
@@ -169,7 +169,7 @@ def test_eight_devices_play_what_one_does():
   assert_same(got, want, exact=False)
 
 
-def test_a_row_waits_for_its_own_tool_alone():
+def test_a_row_waits_only_for_its_own_tool():
   """While one tool takes its time, the other rows come to their ends."""
   _, model, params = model_of()
   free, done = threading.Event(), []
@@ -188,7 +188,7 @@ def test_a_row_waits_for_its_own_tool_alone():
   assert free.is_set() and not np.asarray(out.episode.events['failed']).any()
 
 
-def test_what_fails_is_text_and_counted():
+def test_failures_are_text_and_counted():
   """A tool that raises, overruns or answers too much; what it says is data."""
   _, model, params = model_of()
 

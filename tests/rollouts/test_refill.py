@@ -85,7 +85,7 @@ def test_groups_without_signal_are_replaced_in_order():
   np.testing.assert_allclose(told['refill/used'], 4 / 12)
 
 
-def test_what_could_not_be_filled_is_masked_and_counted():
+def test_unfilled_groups_are_masked_and_counted():
   found = rounds([[0, 1, 0, 0], [0, 0, 0, 0]])
   assert (
     ids_of(found)[0] == 1 and found.account.metrics['refill/filled'] == 0.25
@@ -95,7 +95,7 @@ def test_what_could_not_be_filled_is_masked_and_counted():
   np.testing.assert_array_equal(rows[:, 0], [True, False, False, False])
 
 
-def test_what_is_left_over_comes_first_in_the_next_step():
+def test_surplus_groups_are_first_in_the_next_step():
   control = before(refill=refill.Refill(DEAD, 1, True))
   first = rounds([[1, 1, 0, 1], [0, 1, 1, 1]], True, control)
   assert ids_of(first) == [0, 1, 3, 11]
@@ -146,7 +146,7 @@ def columns(n_rounds=3):
   return jax.tree.map(lambda *x: np.stack(x, axis=1), *parts)
 
 
-def test_where_no_group_is_dead_refill_changes_nothing():
+def test_without_dead_groups_refill_changes_nothing():
   """Bit for bit; and only one round is generated."""
   learner = L.learner()
   want, m1 = jax.jit(lambda s, p: L.fused(learner, s, p))(
@@ -283,7 +283,7 @@ def test_a_ring_holds_the_newest_groups_with_signal():
   assert chosen('recent', held, m=3)[0] == [11, 6, 5]
 
 
-def test_a_ring_not_yet_full_gives_what_it_has():
+def test_a_partial_ring_replays_its_groups():
   got, both = chosen('uniform', ring(trajectories([0, 1, 2, 3], [0, 1, 0, 0])))
   assert got == [1, None]
   empty, both = chosen('recent', ring())
@@ -316,7 +316,7 @@ def test_choices_by_reward_and_certainty():
   assert chosen('variance', held, m=2)[0] == [6, 7]
 
 
-def test_only_what_now_fails_is_replayed():
+def test_only_failing_problems_are_replayed():
   held = ring(
     trajectories([0, 1, 2, 3], [1] * B), trajectories([1, 5], [1] * 2)
   )
@@ -363,7 +363,7 @@ def test_a_replayed_group_keeps_its_own_baseline():
   np.testing.assert_array_equal(mixed[B * G :], want)
 
 
-def test_right_rows_alone_join_the_new_group_of_their_problem():
+def test_only_correct_rows_join_the_new_group_of_their_problem():
   """Advantages are those of a group that has the new rows and the right old
   ones; other problems' and wrong rows count nowhere.
   """

@@ -153,7 +153,7 @@ def test_noise_belongs_to_the_row(tiny):
     )
 
 
-def test_greedy_takes_the_likeliest_and_may_share_a_batch(tiny, generate):
+def test_greedy_and_sampled_rows_can_share_a_batch(tiny, generate):
   _, model, params = tiny
   temperature = jnp.where(jnp.arange(B * G) % G == 0, 0.0, 1.0)
   out = generate(params, jax.random.key(3), Sampling.make(temperature), STOP)

@@ -160,7 +160,7 @@ def test_int8_cache_stays_close():
   assert 1e-6 < gaps(model, params, out).max() < 0.15
 
 
-def test_eight_devices_play_what_one_does():
+def test_eight_devices_play_as_one_does():
   shape = dict(kv_heads=4, tied=False)
   _, model, params = small_model(**shape)
   want = play(model, params)

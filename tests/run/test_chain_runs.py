@@ -50,7 +50,7 @@ def told(workdir):
 @pytest.mark.parametrize(
   'second', ['verify', pytest.param('refine', marks=pytest.mark.slow)]
 )
-def test_every_link_is_told(second, tmp_path):
+def test_every_link_has_metrics(second, tmp_path):
   c = recipe(second)
   train.run(c, tmp_path)
   lines = told(tmp_path)
@@ -134,11 +134,11 @@ def test_a_critique_comes_between_two_tries(tmp_path):
     ({'turns.args': {'a': 1}}, "has no effect without rl.path='host'"),
   ],
 )
-def test_what_does_not_go_together_is_refused(change, words):
+def test_incompatible_settings_are_refused(change, words):
   assert words in refusal(recipe(), change)
 
 
-def test_a_question_without_room_is_refused(tmp_path):
+def test_a_request_that_does_not_fit_is_refused(tmp_path):
   c = recipe()
   c.rl.turns.links.verify.ask = '???'
   with pytest.raises(ValueError, match='rl.turns.observation=2: what asks'):

@@ -31,7 +31,7 @@ def test_a_chip_exchanges_beside_work_as_it_can(monkeypatch, kind, words):
   assert any(words in name for name in options) and all(options.values())
 
 
-def test_nothing_is_asked_where_nothing_is_exchanged_or_known(monkeypatch):
+def test_options_are_empty_without_exchanges_or_support(monkeypatch):
   assert asked(monkeypatch, 'TPU v6 lite', n=1) == {}
   assert asked(monkeypatch, 'TPU v6 lite', known=False) == {}
   assert asked(monkeypatch, 'cpu') == asked(monkeypatch, 'NVIDIA H200') == {}

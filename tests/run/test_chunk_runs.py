@@ -50,7 +50,7 @@ def whole(tmp_path_factory):
   return workdir
 
 
-def test_chunks_are_told_and_evaluated(whole):
+def test_chunks_have_metrics_and_are_evaluated(whole):
   lines = [line for line in told(whole) if 'train/chunks' in line]
   assert lines and all(1 < x['train/chunks'] <= 4 for x in lines)
   assert all(x['train/chunks_max'] <= 4 for x in lines)
@@ -152,7 +152,7 @@ BESIDE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', BESIDE)
-def test_what_else_a_step_has_goes_with_chunks(name, tmp_path):
+def test_other_parts_of_a_step_work_with_chunks(name, tmp_path):
   """Weights stand still, so that all that is trained on, replayed groups too,
   is what these would sample.
   """
@@ -193,7 +193,7 @@ def test_what_else_a_step_has_goes_with_chunks(name, tmp_path):
     ({'turns.env': 'calculator'}, "rl.turns.env='calculator' and rl.chunks"),
   ],
 )
-def test_what_does_not_go_together_is_refused(change, words):
+def test_incompatible_settings_are_refused(change, words):
   assert words in refusal(recipe(), change)
 
 

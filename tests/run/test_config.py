@@ -176,7 +176,7 @@ def test_a_replaced_section_keeps_its_other_keys():
   assert config.to_dict() == want.to_dict()
 
 
-def test_open_sections_take_keys_that_something_reads():
+def test_open_sections_accept_keys_that_are_read():
   config = config_lib.default().lock()
   config.data.knobs.max_ops = 3
   config.data.harder = {'max_ops': 5}

@@ -91,7 +91,7 @@ def test_the_restart_is_exact(pod, name):
   assert content(pod.at / name) == content(pod.at / 'whole')
 
 
-def test_it_goes_on_from_the_newest_that_is_whole(pod):
+def test_a_run_resumes_from_the_newest_complete_copy(pod):
   *near, last = resumed(pod.two[0])
   # Killed as step 12 was being written: that one, or the one before.
   assert [n in ((10, True), (12, True)) for n in near] == [True] * 3
@@ -100,7 +100,7 @@ def test_it_goes_on_from_the_newest_that_is_whole(pod):
   assert said in pod.two[0] and 'it has been cut off' in pod.two[0]
 
 
-def test_the_processes_that_are_left_go_on_by_the_same_command(pod):
+def test_remaining_processes_resume_by_the_same_command(pod):
   ((step, near),) = resumed(pod.one[0])
   assert step in (10, 12) and near
   assert_same_numbers(content(pod.at / 'alone'), content(pod.at / 'whole'))

@@ -236,7 +236,7 @@ def test_a_checkpoint_without_its_folder_ends_at_once(
 
 
 @pytest.mark.parametrize('of', ['.shared', 'checkpoints', 'logs', 'lock-'])
-def test_whatever_is_refused_has_a_remedy(runs, untouched, tmp_path, of):
+def test_every_refusal_has_a_remedy(runs, untouched, tmp_path, of):
   code, log, _ = runs(tmp_path / 'run', 1, 'EIO', of=of)
   check_said(code, log)
   last = log.strip().splitlines()[-1]
@@ -278,7 +278,7 @@ def test_of_two_starts_one_is_refused(runs, untouched, tmp_path):
     (['--config.rl.optimizer.name=sgd'], 'does not fit this config'),
   ],
 )
-def test_what_does_not_fit_changes_nothing(
+def test_an_incompatible_start_changes_nothing(
   runs, untouched, finished, flags, words
 ):
   before = {p: p.stat().st_mtime_ns for p in finished.rglob('*')}
@@ -300,7 +300,7 @@ def test_other_stages_change_nothing(runs, untouched, finished):
   assert content(finished) == untouched[0]
 
 
-def test_fresh_keeps_what_was_there(runs, untouched, finished):
+def test_fresh_keeps_the_old_files(runs, untouched, finished):
   code, log, _ = runs(finished, flags=['--fresh'])
   assert code == 0 and 'are now in old-1; beginning at step 0' in log, log
   assert content(finished) == content(finished / 'old-1') == untouched[0]
@@ -317,7 +317,7 @@ def test_fresh_keeps_what_was_there(runs, untouched, finished):
     ('save', 12, 3600, 'the save at step 12 has taken'),
   ],
 )
-def test_what_hangs_ends_with_stacks_and_is_made_again(
+def test_a_hanging_run_ends_with_stacks_and_resumes(
   runs, untouched, tmp_path, where, step, first_s, words
 ):
   limits = dict(floor_s=8, times=5, first_s=first_s)
@@ -336,7 +336,7 @@ def test_what_hangs_ends_with_stacks_and_is_made_again(
   assert content(tmp_path / 'run') == untouched[0]
 
 
-def test_goodput_is_told_and_counts_what_was_lost(runs, untouched, tmp_path):
+def test_goodput_counts_lost_steps(runs, untouched, tmp_path):
   workdir = tmp_path / 'run'
   code, _, _ = runs(workdir, untouched[1] * 2 // 3, 'SIGKILL')
   assert code == -9

@@ -54,7 +54,7 @@ def kept():
   return c
 
 
-def test_a_run_on_the_host_learns_what_the_fused_one_does(whole, tmp_path):
+def test_a_host_run_equals_the_fused_run(whole, tmp_path):
   """Metrics, samples and evaluations of both are alike."""
   train.run(recipe(steps_per_dispatch=1), tmp_path / 'fused')
   want, got = told(tmp_path / 'fused'), told(whole)
@@ -124,9 +124,7 @@ def rough():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('made, after, n', [('calm', 12, 20), ('rough', 6, 6)])
-def test_what_a_killed_run_goes_on_with_is_the_same(
-  made, after, n, env, tmp_path
-):
+def test_a_killed_run_resumes_identically(made, after, n, env, tmp_path):
   """Through the command line: killed between two saves, and uninterrupted."""
   script = tmp_path / 'recipe.py'
   root = pathlib.Path(__file__).parents[1]
@@ -147,7 +145,7 @@ def test_what_a_killed_run_goes_on_with_is_the_same(
   assert len(before) < len(told(whole)) == n
 
 
-def test_a_run_that_goes_on_is_the_same(whole, tmp_path):
+def test_a_resumed_run_is_identical(whole, tmp_path):
   half = kept()
   half.rl.steps = 2
   train.run(half, tmp_path / 'parts')
@@ -188,7 +186,7 @@ def test_a_run_that_goes_on_is_the_same(whole, tmp_path):
     ({'algorithm': 'remax'}, "rl.algorithm='remax' reads greedy completions"),
   ],
 )
-def test_what_does_not_go_together_is_refused(change, words):
+def test_incompatible_settings_are_refused(change, words):
   c = hosted()
   with c.rl.unlocked():
     for key, value in change.items():
@@ -233,7 +231,7 @@ def test_an_environment_that_cannot_start_is_refused(tmp_path, turns, words):
   assert words in str(e.value), str(e.value)
 
 
-def test_rollouts_on_disk_tell_turns(whole):
+def test_rollouts_on_disk_have_turns(whole):
   rows = [
     json.loads(line)
     for path in (whole / 'rollouts').glob('*.jsonl')

@@ -202,7 +202,7 @@ def test_two_processes_compute_what_one_does(pod):
   assert_same_numbers(content(pod.at / 'whole'), content(pod.at / 'alone'))
 
 
-def test_process_0_writes_and_speaks(pod):
+def test_only_process_0_writes_and_prints(pod):
   for name in ('curves.png', 'samples.txt', 'config.json', 'tensorboard'):
     assert (pod.at / 'killed' / name).exists(), name
   (trace,) = (pod.at / 'whole' / 'profile').rglob('*.xplane.pb')
@@ -221,7 +221,7 @@ def ends_with(log: str, *words: str) -> None:
   assert 'Traceback' not in log
 
 
-def test_one_killed_stops_all_and_the_restart_is_exact(pod):
+def test_one_killed_process_stops_all_and_the_restart_is_exact(pod):
   ends_with(
     pod.killed[0],
     f'process 1 on {socket.gethostname()} (last step ',
@@ -374,7 +374,7 @@ def test_a_signal_saves_in_every_phase_and_to_whole_groups(env, tmp_path, pod):
 
 
 @pytest.mark.parametrize('who', [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_who_hangs_is_named_within_the_heartbeat(env, tmp_path, who):
+def test_a_hanging_process_is_named_within_the_heartbeat(env, tmp_path, who):
   """Stopped, not killed: its connections stay open. Number 0 has the
   coordinator besides.
   """
@@ -446,13 +446,13 @@ def test_a_failed_collective_is_explained_whatever_its_type(lost):
     OSError('gs://b/w could not be read: UNAVAILABLE: try again'),
   ],
 )
-def test_other_errors_pass_as_they_are(lost, error):
+def test_other_errors_are_not_changed(lost, error):
   with pytest.raises(type(error)) as raised, hosts.explained():
     raise error
   assert raised.value is error
 
 
-def test_those_who_never_meet_are_told(env, tmp_path):
+def test_processes_that_never_meet_are_reported(env, tmp_path):
   args = [
     'SIGKILL@-1',
     f'--config={ROOT}/tests/tiny_recipe.py',
@@ -540,7 +540,7 @@ def test_a_taken_port_is_named(monkeypatch, host):
 
 
 @pytest.mark.parametrize('n', [1, 4])
-def test_slurm_says_how_many(monkeypatch, n):
+def test_slurm_defines_the_number_of_processes(monkeypatch, n):
   joined = []
   monkeypatch.setattr(
     'jax.distributed.initialize', lambda *args, **_: joined.append(args)

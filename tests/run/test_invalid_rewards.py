@@ -62,7 +62,9 @@ def test_below_the_limit_the_first_failure_is_printed_once(
   )
 
 
-def test_the_limit_can_be_raised_and_the_alarm_is_said(made, tmp_path, capsys):
+def test_the_limit_can_be_raised_and_the_alarm_is_printed(
+  made, tmp_path, capsys
+):
   raised = {'rl.invalid_limit': 1.0, 'log_every': 1, 'rl.steps': 5}
   train.run(made(0.8, **raised), tmp_path / 'run')
   said = capsys.readouterr().err
@@ -83,7 +85,7 @@ def test_a_pool_reports_its_progress(tmp_path):
     assert 0.2 <= float(text.split()[-2]) < 20 and not future.done()
 
 
-def test_the_wait_for_a_verifier_is_no_compiling():
+def test_the_wait_for_a_verifier_is_not_compile_time():
   said, other = [], ['', 'waiting for the verifier: 1 of 2 answered']
   with compile_log.Waiting(
     'compiling', said.append, every_s=0.01, other=lambda: other[len(said) % 2]
@@ -94,7 +96,7 @@ def test_the_wait_for_a_verifier_is_no_compiling():
   assert said[1].startswith('waiting for the verifier: 1 of 2 answered, ')
 
 
-def test_waiting_for_a_verifier_is_no_training(monkeypatch):
+def test_the_wait_for_a_verifier_is_not_training_time(monkeypatch):
   clock = [0.0]
   monkeypatch.setattr(goodput.time, 'monotonic', lambda: clock[0])
   spent = goodput.Spent(0.0, compile_log.Log())

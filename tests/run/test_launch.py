@@ -30,7 +30,7 @@ def test_scripts_parse(path):
 
 
 @pytest.mark.parametrize('path', sorted(LAUNCH.iterdir()), ids=lambda p: p.name)
-def test_what_they_name_exists(path):
+def test_named_files_exist(path):
   text = path.read_text()
   known = main.parser()._option_string_actions
   for name in ('--config', '--workdir'):

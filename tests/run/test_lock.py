@@ -60,7 +60,7 @@ def test_the_second_is_refused_with_the_first_ones_name(tmp_path):
     process.wait()
 
 
-def test_who_was_killed_holds_nobody_up(tmp_path, capfd):
+def test_a_killed_process_does_not_block_others(tmp_path, capfd):
   process = child(tmp_path)
   process.send_signal(signal.SIGKILL)
   process.wait()
@@ -71,7 +71,7 @@ def test_who_was_killed_holds_nobody_up(tmp_path, capfd):
   assert f'of process {process.pid} on' in said and 'has ended' in said
 
 
-def test_an_id_given_again_is_another_process(tmp_path):
+def test_a_reused_process_id_is_another_process(tmp_path):
   path = tmp_path / 'lock-x.json'
   other = dataclasses.replace(lock._me(), born='1')
   lock._write(epath.Path(path), lock.Sign(other, 3))
@@ -111,7 +111,7 @@ def test_another_machine_is_known_by_its_heartbeat(tmp_path, capfd):
   assert 'no sign of life for 0.6 s' in capfd.readouterr().err
 
 
-def test_whose_lock_was_taken_ends(tmp_path):
+def test_a_run_whose_lock_was_taken_ends(tmp_path):
   lost = threading.Event()
   with lock.held(
     epath.Path(tmp_path), beat_s=0.02, on_lost=lambda path: lost.set()
@@ -148,7 +148,7 @@ def _race(folder, barrier, gate, results):
     results.put('refused')
 
 
-def test_of_those_that_start_at_once_one_at_most_has_it(tmp_path):
+def test_at_most_one_of_simultaneous_starts_has_the_lock(tmp_path):
   context = multiprocessing.get_context('spawn')
   for round_ in range(2):
     folder = tmp_path / str(round_)
@@ -166,7 +166,7 @@ def test_of_those_that_start_at_once_one_at_most_has_it(tmp_path):
     assert said.count('has it') <= 1, said
 
 
-def test_what_is_no_lock_is_not_removed(tmp_path):
+def test_a_file_that_is_not_a_lock_is_not_removed(tmp_path):
   path = tmp_path / 'lock-notes.json'
   path.write_text('my own')
   with pytest.raises(lock.Locked, match='is no lock of a run'):

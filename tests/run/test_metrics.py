@@ -15,7 +15,7 @@ from jaxrl_reason.run.records import tensorboard as board
 pytestmark = pytest.mark.one_device
 
 
-def test_writer_drops_what_is_past_the_checkpoint(tmp_path):
+def test_the_writer_drops_rows_after_the_checkpoint(tmp_path):
   workdir = epath.Path(tmp_path)
   writer = metrics.Writer(workdir, None)
   for step in (2, 4, 6):

@@ -52,7 +52,7 @@ def test_a_reference_is_reset_above_a_divergence(tmp_path):
   assert counts and {int(x) for x in counts} == {age}
 
 
-def test_a_reference_is_reset_when_nothing_gets_better(tmp_path):
+def test_a_reference_is_reset_without_improvement(tmp_path):
   c = moving(**{'rl.reference.patience': 2, 'rl.steps': 12})
   state = train.run(c, tmp_path)
   rate, best, since, due = None, -1.0, 0, []

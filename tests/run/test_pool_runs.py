@@ -40,7 +40,7 @@ def controlled(state):
 
 
 @pytest.mark.parametrize('path', ['fused', 'host'])
-def test_statistics_count_what_a_run_has_seen(tmp_path, path):
+def test_statistics_count_the_problems_of_a_run(tmp_path, path):
   c = chosen(path, **{'rl.samples': 4})
   stats = controlled(train.run(c, tmp_path))
   assert stats.visits.shape == (24,)
@@ -170,7 +170,7 @@ def test_killed_and_resumed_chooses_the_same_problems(tmp_path, env, path):
 
 
 @pytest.mark.slow
-def test_two_processes_choose_what_one_does(tmp_path, env):
+def test_two_processes_choose_as_one_does(tmp_path, env):
   flags = os.environ['XLA_FLAGS'].replace('device_count=8', 'device_count=1')
   env = env | {'XLA_FLAGS': flags}
   base = HOSTS_FUSED | {'data.controller.window': 32, 'rl.steps': 8}
@@ -238,7 +238,7 @@ def test_bad_sources_are_named(tmp_path, source, words):
   assert words in str(e.value) and '\n' not in str(e.value)
 
 
-def test_difficulties_that_are_all_alike_are_refused(tmp_path):
+def test_equal_difficulties_are_refused(tmp_path):
   c = chosen(controller='ladder', **{'data.controller.sources': 'free'})
   c.data.sources = {'a': dict(difficulty=2), 'b': dict(difficulty=2)}
   with pytest.raises(ValueError, match='data.controller.name=.ladder.*alike'):
@@ -246,7 +246,7 @@ def test_difficulties_that_are_all_alike_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize('path', ['fused', 'host'])
-def test_a_pool_moves_on_to_its_next_window(tmp_path, path):
+def test_a_pool_advances_to_its_next_window(tmp_path, path):
   """Six steps of eight: two windows of 24, each once; and a run that was cut
   at any step goes on with the window it was at.
   """

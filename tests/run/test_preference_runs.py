@@ -39,7 +39,7 @@ def preferring(pairs, **flat):
   'loss, beta',
   [('dpo', 0.5), ('ipo', 0.5), ('kto', 0.5), ('orpo', 1.0), ('simpo', 2.0)],
 )
-def test_a_stage_learns_to_prefer_what_was_chosen(loss, beta, pairs, tmp_path):
+def test_a_stage_learns_to_prefer_chosen_answers(loss, beta, pairs, tmp_path):
   c = preferring(pairs, **{'preference.loss': loss, 'preference.beta': beta})
   train.run(c, tmp_path)
   found = rows(tmp_path, 'preference')
@@ -188,7 +188,7 @@ def test_pairs_that_are_too_long_are_dropped(tmp_path):
   assert found[1]['prompt'] == '1+2='
 
 
-def test_other_pairs_are_noticed(pairs, tmp_path):
+def test_changed_pairs_are_refused(pairs, tmp_path):
   """A run does not go on with other pairs, in a row or in the whole file."""
   path, moved = tmp_path / 'pairs.jsonl', tmp_path / 'moved.jsonl'
   path.write_text(pairs.read_text())

@@ -81,7 +81,7 @@ def test_a_run_begins_from_the_folder(folder, tmp_path):
   assert run.stop.tolist() == list(run.tokenizer.eos_ids)
 
 
-def test_what_was_trained_opens_in_transformers(folder, ran, tmp_path):
+def test_a_trained_model_opens_in_transformers(folder, ran, tmp_path):
   workdir, state = ran
   conversion.convert(workdir, tmp_path / 'out')
   out = tmp_path / 'out'
@@ -264,7 +264,7 @@ def hub(tmp_path, monkeypatch):
   return tmp_path / 'hub'
 
 
-def test_offline_it_says_what_it_looked_for_and_where(hub):
+def test_an_offline_error_names_the_model_and_the_cache(hub):
   with pytest.raises(ValueError) as error:
     pretrained.resolve('hf:owner/model@main')
   for word in (
@@ -360,9 +360,7 @@ def stand_in(folder, tmp_path, monkeypatch):
   return hub
 
 
-def test_what_fits_where_is_said_before_anything_is_fetched(
-  stand_in, tmp_path, capsys
-):
+def test_memory_is_checked_before_a_download(stand_in, tmp_path, capsys):
   name, published = 'hf:owner/tiny@v1', stand_in.commits['a' * 40]
   fits.tell(name, tmp_path)
   told = capsys.readouterr().err

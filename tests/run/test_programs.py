@@ -49,7 +49,7 @@ def test_the_table_shows_the_largest_and_sums_the_rest():
   assert 'smaller ones' in lines[3] and len(lines) == 4
 
 
-def test_waiting_says_what_and_how_long():
+def test_waiting_reports_the_program_and_the_time():
   said = []
   with compile_log.Waiting('compiling rl_steps', said.append, every_s=0.01):
     assert eventually(lambda: len(said) > 2)

@@ -81,7 +81,7 @@ def test_scheduled_weights_follow_the_run(tmp_path, path):
 
 
 @pytest.mark.parametrize('path', ['fused', 'host'])
-def test_a_weight_follows_only_what_a_run_keeps(tmp_path, path):
+def test_a_weight_follows_only_known_numbers(tmp_path, path):
   c = recipe(**{'rl.path': path})
   weight = {'by': 'steps', 'at': [0, 1], 'values': [0.0, 1.0]}
   c.rl.rewards = dict(answer=dict(reward='task', weight=weight))
@@ -89,7 +89,7 @@ def test_a_weight_follows_only_what_a_run_keeps(tmp_path, path):
     train.run(c, tmp_path)
 
 
-def test_a_finished_stage_given_more_steps_goes_on(tmp_path):
+def test_a_finished_stage_continues_with_more_steps(tmp_path):
   train.run(recipe(**{'rl.steps': 3}), tmp_path / 'more')
   train.run(recipe(), tmp_path / 'more')
   train.run(recipe(), tmp_path / 'whole')
@@ -180,7 +180,7 @@ def broken(completion: str, example: dict) -> float:
   raise KeyError('no such field')
 
 
-def test_a_broken_reward_is_told_before_anything_compiles(tmp_path):
+def test_a_broken_reward_is_reported_before_compilation(tmp_path):
   c = recipe(**{'rl.path': 'host'})
   c.rl.rewards = dict(answer=dict(reward=f'{__file__}:broken'))
   with pytest.raises(ValueError, match='broken raised KeyError') as e:
@@ -229,7 +229,7 @@ def test_a_solution_that_a_stage_reads_fits_before_anything_is_compiled(
     prepare.prepare(c, tmp_path / 'w')
 
 
-def test_nothing_draws_from_the_key_of_another_use():
+def test_keys_are_not_shared_between_uses():
   from jaxrl_reason.rollouts import fused
 
   root = jax.random.key(0)

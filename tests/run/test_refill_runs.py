@@ -76,7 +76,7 @@ def test_without_dead_groups_a_run_is_the_run_without_refill(tmp_path):
     assert [a[k] for k in same] == [b[k] for k in same]
 
 
-def test_statistics_are_of_all_that_was_generated(tmp_path):
+def test_statistics_include_all_generated_completions(tmp_path):
   """Not of what is learnt from, which is half right by choice."""
   coin = dict(answer=dict(reward='random', kwargs=dict(p=0.1)))
   changes = REFILL | {'rl.steps': 30, 'rl.samples': 4, 'log_every': 30}
@@ -92,7 +92,7 @@ def test_statistics_are_of_all_that_was_generated(tmp_path):
   assert row['train/refill/filled'] > 0.9
 
 
-def test_a_filter_that_keeps_nothing_goes_on_and_says_so(tmp_path, monkeypatch):
+def test_a_filter_that_removes_all_rows_is_reported(tmp_path, monkeypatch):
   said = []
   monkeypatch.setattr('jaxrl_reason.run.records.journal.say', said.append)
   impossible = dict(answer=dict(reward='random', kwargs=dict(p=0.0)))
@@ -148,7 +148,9 @@ def flags(**more):
 @pytest.mark.parametrize(
   'path', ['fused', pytest.param('host', marks=pytest.mark.slow)]
 )
-def test_killed_with_leftovers_goes_on_bit_for_bit(env, tmp_path, path):
+def test_a_run_killed_with_surplus_groups_resumes_bit_for_bit(
+  env, tmp_path, path
+):
   given = flags(**{'rl.path': path})
   if path == 'fused':  # a coin, so that half of the groups have signal
     given += ['--config.rl.rewards.answer.reward=random']
@@ -287,7 +289,7 @@ def test_both_paths_give_the_same_hints(tmp_path, when):
 
 
 @pytest.mark.parametrize('path', ['fused', 'host'])
-def test_hints_are_learnt_where_asked_for(tmp_path, path):
+def test_hints_are_trained_on_if_set(tmp_path, path):
   """A reward that is the same for all has no gradient but of what is forced:
   its likelihood rises, and nothing does without it.
   """
@@ -319,7 +321,7 @@ def test_hints_are_learnt_where_asked_for(tmp_path, path):
     assert told == hint['content'] + own['content']
 
 
-def test_demonstrations_where_nobody_was_right(tmp_path):
+def test_demonstrations_if_no_sample_was_correct(tmp_path):
   """An untrained model fails nearly everywhere, and learns solutions there; a
   problem whose samples are right is left alone.
   """

@@ -146,7 +146,9 @@ def test_metrics_have_step_and_stage_first_and_the_documented_names(
       assert f'`{generic}`' in named, f'{key} is not in docs/metrics.md'
 
 
-def test_killed_anywhere_goes_on_bit_for_bit(uninterrupted, env, tmp_path):
+def test_a_run_killed_anywhere_resumes_bit_for_bit(
+  uninterrupted, env, tmp_path
+):
   points = [('pretrain', 2), ('sft', 12), ('rl', 22), ('rl', 30)]
   for stage, step in points:
     process = start(env, tmp_path)

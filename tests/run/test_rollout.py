@@ -213,7 +213,7 @@ def test_one_bad_problem_does_not_stop_a_run():
   assert all(failed.all() for failed in own)
 
 
-def test_a_step_of_one_bad_problem_learns_nothing_and_two_are_the_reward():
+def test_one_bad_problem_is_skipped_and_two_blame_the_reward():
   prompts = jax.tree.map(lambda x: x[:1], L.prompts())
   one = itertools.repeat(asked(prompts, EXAMPLES[:1]))
   judge = failing_on(EXAMPLES[0]['prompt'])

@@ -73,7 +73,7 @@ def test_rollouts_are_of_the_step_whose_metrics_they_explain(kept):
     assert row['train/nll'] == mean([-x for x in logps])
 
 
-def test_every_token_is_told(kept):
+def test_every_token_is_in_the_rollouts(kept):
   for rows in kept[0].values():
     for row in rows:
       lists = row['tokens']
@@ -144,7 +144,7 @@ def test_old_files_make_room_evenly(tmp_path):
   assert len(found) > 1 and len(set(gaps)) == 1 and gaps[0] > 1
 
 
-def test_what_does_not_fit_into_half_of_the_room_is_left_out(tmp_path):
+def test_a_file_larger_than_half_of_the_limit_is_not_kept(tmp_path):
   files = _files(tmp_path, mib=100 / 2**20)
   lines = ['x' * 30, 'y' * 15, 'z' * 15]
   assert files._within(iter(lines)) == lines[0] + lines[1]

@@ -136,7 +136,7 @@ def test_targets_are_candidates_and_change_every_second_step(both):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('path', ['fused', 'host'])
-def test_killed_with_what_rewards_remember(env, tmp_path, path):
+def test_a_killed_run_keeps_the_memory_of_rewards(env, tmp_path, path):
   given = {f'rl.shaping.{k}': v for k, v in TERMS.items()}
   given |= {'stages': 'rl', 'data.controller.name': 'uniform', 'rl.steps': 12}
   given |= {'data.controller.window': 16, 'rl.path': path, 'rl.workers': 1}

@@ -59,7 +59,7 @@ def test_a_reference_is_reset_and_a_temperature_steered(whole):
 
 
 @pytest.mark.slow
-def test_killed_in_any_stage_goes_on_bit_for_bit(whole, env, tmp_path):
+def test_a_run_killed_in_any_stage_resumes_bit_for_bit(whole, env, tmp_path):
   for stage, step in (('short', 6), ('long', 10), ('again', 18)):
     process = subprocess.Popen(
       command(tmp_path, recipe=RECIPE),
@@ -164,7 +164,7 @@ def test_bad_overrides_are_named_in_a_line(given, words):
   assert words in str(e.value) and '\n' not in str(e.value)
 
 
-def test_what_cannot_go_on_is_refused_before_the_first_step(tmp_path):
+def test_impossible_stage_lists_are_refused_before_the_first_step(tmp_path):
   c = recipe(stages=('rl', 'wide'))
   c.named.wide = dict(kind='rl', keep=('optimizer', 'control'))
   with pytest.raises(ValueError, match="named.wide.keep='control'.*no control"):
@@ -233,7 +233,7 @@ def test_turns_of_exploring_and_learning_again_from_one_policy(env, tmp_path):
   assert found[0] and found[1] and found[0] != found[1]
 
 
-def test_a_turn_learns_what_the_last_one_found():
+def test_a_turn_trains_on_solutions_of_the_last_turn():
   c = recipe(stages=('explore', 'rft', 'explore', 'rft', 'first'))
   c.named.explore = dict(kind='rl', rl=dict(archive=1))
   c.named.rft = dict(kind='sft', data=dict(solutions='explore'))
@@ -243,7 +243,7 @@ def test_a_turn_learns_what_the_last_one_found():
   assert read['rft#2'] == read['first'] == 'explore#2'
 
 
-def test_what_was_sampled_and_right_is_learnt(tmp_path):
+def test_correct_samples_are_trained_on(tmp_path):
   """Rejection sampling fine-tuning: a coin verifies, so that every completion
   that ended is right half of the time.
   """
@@ -282,14 +282,14 @@ def test_what_was_sampled_and_right_is_learnt(tmp_path):
     (dict(kind='sft', data=dict(solutions='later')), "solutions='later'"),
   ],
 )
-def test_an_archive_that_nobody_keeps_is_refused(named, words):
+def test_a_missing_archive_is_refused(named, words):
   c = recipe(stages=('rl', 'rft'))
   c.named.rft = named
   with pytest.raises(ValueError, match=words):
     config_checks.check(c, 1)
 
 
-def test_an_archive_without_a_solution_says_so(tmp_path):
+def test_an_archive_without_solutions_is_an_error(tmp_path):
   c = recipe(**{'stages': ('explore', 'rft'), 'rl.steps': 1})
   c.data.controller.update(name='uniform', window=8)
   c.rl.rewards = dict(answer=dict(reward='random', kwargs=dict(p=0.0)))

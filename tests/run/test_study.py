@@ -86,7 +86,7 @@ def done(tmp_path_factory):
   return out, table
 
 
-def test_what_is_one_program():
+def test_settings_that_share_a_program():
   """Traced numbers share one; what changes shapes or parts does not."""
   more = SETTINGS | {
     'lora': {'lora.rank': 2},
@@ -128,7 +128,7 @@ def test_one_program_equals_a_run_alone(done, tmp_path):
   assert told[0][1]['train/reward_std'] > 0  # there was something to learn
 
 
-def test_the_table_says_what_differs(done):
+def test_the_table_shows_differences(done):
   out, table = done
   for word in ('difference', 'pass@k, heldout', 'thousand tokens', 'other'):
     assert word in table
@@ -152,7 +152,7 @@ def test_finished_cells_are_left_alone(done):
     session.run(other, out, quiet)
 
 
-def test_only_what_is_left_is_run(tmp_path, monkeypatch):
+def test_only_missing_cells_are_run(tmp_path, monkeypatch):
   """Settings that come later join no run that is over; a program that was
   under way goes on whole.
   """
@@ -214,7 +214,7 @@ def get_study():
 
 
 @pytest.mark.slow
-def test_killed_inside_a_program_it_goes_on(tmp_path):
+def test_a_study_killed_inside_a_program_resumes(tmp_path):
   """The same numbers as without the kill, through the command line."""
   path = tmp_path / 'study.py'
   path.write_text(FILE)
@@ -293,7 +293,7 @@ def test_errors_are_one_line(tmp_path):
   assert not (tmp_path / 'out' / 'warm').exists()
 
 
-def test_what_cannot_be_a_study_is_refused():
+def test_invalid_studies_are_refused():
   for changes, words in (
     (dict(settings={}), 'no settings'),
     (dict(against='othr'), "Did you mean 'other'"),
@@ -307,7 +307,7 @@ def test_what_cannot_be_a_study_is_refused():
       grid.check(study(**changes))
 
 
-def test_warm_starts_are_those_of_seeds_and_of_what_they_read():
+def test_warm_starts_are_shared_by_seed_and_settings():
   """A change of the last stage shares the warm start; others have their own."""
   settings = {
     'rl': {},
@@ -391,7 +391,7 @@ def test_a_number_is_tuned_on_seeds_that_are_not_evaluated(
   assert used.settings['two'][key] == pytest.approx(1.2e-2)
 
 
-def test_laws_are_found_again():
+def test_fits_recover_their_laws():
   """Of points made by a law, its numbers; of noise, errors that cover them."""
   x = np.arange(1, 50)
   found = fits.power(x, 1 - 0.7 * x**-0.3)

@@ -184,9 +184,7 @@ def test_another_tokenizer_is_refused(teacher, tmp_path):
     ('{teacher}@99', 'has no checkpoint of step 99'),
   ],
 )
-def test_a_teacher_that_is_not_there_is_refused(
-  weights, message, teacher, tmp_path
-):
+def test_a_missing_teacher_is_refused(weights, message, teacher, tmp_path):
   c = taught(weights.format(teacher=teacher))
   with pytest.raises(ValueError, match=message):
     train.run(c, tmp_path)

@@ -88,7 +88,7 @@ def test_trackio(tmp_path, monkeypatch):
   assert names == ['grpo']
 
 
-def test_a_tracker_that_fails_is_told_nothing_more(caplog):
+def test_a_failed_tracker_receives_nothing_more(caplog):
   class Broken:
     calls = 0
 
@@ -112,7 +112,7 @@ def test_an_unknown_tracker_is_named(track):
     config_checks.check(c, 1)
 
 
-def test_one_that_is_not_installed_is_named(tmp_path, monkeypatch):
+def test_a_tracker_that_is_not_installed_is_named(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'wandb', None)
   with pytest.raises(ValueError, match=r'pip install "jaxrl_reason\[wandb\]"'):
     trackers.start(epath.Path(tmp_path), CONFIG, 'wandb')
@@ -167,7 +167,7 @@ def test_tensorboard_in_an_object_store(tmp_path, monkeypatch):
   assert values == {i: float(i) for i in range(1, 21)} | {21: 210.0}
 
 
-def test_a_run_tells_its_tracker_what_it_tells_metrics(tmp_path):
+def test_a_tracker_receives_the_rows_of_metrics(tmp_path):
   """The command's own run, trained, with a database in its workdir."""
   pytest.importorskip('mlflow')
   pytest.importorskip('sqlalchemy')

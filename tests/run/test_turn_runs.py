@@ -117,7 +117,7 @@ def test_turns_are_credited_by_their_own_rewards(tmp_path):
   assert seen == sorted(seen) and len(set(seen)) > 1
 
 
-def test_a_run_plays_tells_and_goes_on(tmp_path):
+def test_a_run_with_episodes_logs_and_resumes(tmp_path):
   """Through the command's own function: metrics by turn, samples, resuming;
   sampled in a loop over layers, what is sampled is what is trained.
   """
@@ -185,7 +185,7 @@ def test_conversations_have_the_turns_of_the_environment(played, kind):
       assert all(f' {role:12} {said}\n' in text for role, said in turns)
 
 
-def test_what_an_environment_gave_is_on_disk(tmp_path):
+def test_observations_and_rewards_are_on_disk(tmp_path):
   """Its part of the reward too, where it is the only one as well."""
   c = recipe()
   c.stages, c.rollouts.every, c.rl.steps = ('rl',), 1, 2
@@ -217,7 +217,7 @@ def test_what_an_environment_gave_is_on_disk(tmp_path):
     ({'rewards': {'env': {'reward': 'task'}}}, 'rl.rewards.env: that name'),
   ],
 )
-def test_what_does_not_go_together_is_refused(change, words):
+def test_incompatible_settings_are_refused(change, words):
   assert words in refusal(recipe(), change)
 
 

@@ -30,7 +30,7 @@ def made(clock, seconds, times=4.0, floor_s=10.0, compiled=None):
   return dog
 
 
-def test_it_takes_times_the_median_and_never_less_than_the_floor(clock):
+def test_the_limit_is_a_multiple_of_the_median_and_at_least_the_floor(clock):
   dog = made(clock, [5, 5, 500])  # one slow step does not move the median
   with dog.watched('steps'):
     clock.s += 19.9
@@ -122,7 +122,7 @@ class Service:
     return [(k, v) for k, v in self.values.items() if k.startswith(prefix)]
 
 
-def test_silence_and_last_words_name_who_and_where(clock):
+def test_silence_and_last_messages_name_the_process(clock):
   service = Service()
   own = peers.Peers(service, 0, 3, 10)
   others = [peers.Peers(service, i, 3, 10) for i in (1, 2)]
@@ -160,7 +160,7 @@ def test_silence_and_last_words_name_who_and_where(clock):
   assert 'has the coordinator' in others[0].lost(10)
 
 
-def test_the_heartbeat_prepares_last_words_and_goes_on(monkeypatch):
+def test_the_heartbeat_prepares_the_last_message(monkeypatch):
   own, lines = peers.Peers(Service(), 0, 2, 10), []
 
   def prepare(line):
@@ -198,7 +198,7 @@ def test_time_is_counted_once(clock):
   assert '3 steps made again' in spent.told()
 
 
-def test_a_save_between_steps_is_no_training(clock):
+def test_a_save_between_steps_is_not_training_time(clock):
   spent = goodput.Spent(clock.s, compile_log.Log())
   with spent.on('train'):
     clock.s += 5
@@ -224,7 +224,7 @@ def test_nested_events_of_the_compiler_count_once():
 
 
 @pytest.mark.parametrize('kind', ['file', 'parts'])
-def test_what_lies_past_a_checkpoint_is_lost(tmp_path, kind):
+def test_steps_after_the_checkpoint_count_as_lost(tmp_path, kind):
   from etils import epath
 
   path = epath.Path(tmp_path) / ('m.jsonl' if kind == 'file' else 'm')
@@ -252,7 +252,7 @@ def test_the_slow_host_is_found():
   assert metrics.stragglers(hosts[:1]) == {}
 
 
-def test_an_interval_that_was_cut_gives_the_same_numbers():
+def test_an_interrupted_interval_has_the_same_numbers():
   """float32 survives JSON, and means over steps are those of one interval."""
   rng = np.random.default_rng(0)
   device = [

@@ -152,7 +152,7 @@ TURNS = dict(most=8, tokens=481, observation=31)
 
 
 @pytest.mark.slow
-def test_eight_turns_read_what_one_does(tmp_path):
+def test_eight_turns_read_as_many_bytes_as_one(tmp_path):
   """Bytes for each token that is drawn, observations included; and no cache
   is copied from one turn to the next.
   """
@@ -254,7 +254,7 @@ def test_mixtures_with_adapters(tmp_path, model, topology, mesh, billions):
   assert facts['parameters'] / 1e9 == pytest.approx(billions, rel=0.02)
 
 
-def test_what_does_not_fit_is_said(tmp_path):
+def test_a_plan_that_does_not_fit_is_reported(tmp_path):
   said = planned(
     tmp_path,
     'arithmetic_tiny.py',
@@ -273,7 +273,7 @@ def test_what_does_not_fit_is_said(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_search_finds_what_fits(tmp_path):
+def test_a_search_finds_a_plan_that_fits(tmp_path):
   """And no fewer micro-batches do; what it prints gives what it found."""
   flags = '--only=sft', '--config.stages=sft', '--config.sft.rows=1048576'
   facts = planned(tmp_path, 'arithmetic_tiny.py', 'v5e:2x2', *flags, '--search')
@@ -330,7 +330,7 @@ print('neighbours', apart == {1})
 """
 
 
-def test_a_chip_has_the_memory_that_its_compiler_says():
+def test_memory_of_a_chip_is_that_of_its_compiler():
   """One chip alone too. And an axis may be part of a dimension of the torus,
   its devices beside each other.
   """

@@ -102,7 +102,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize('name', losses.PRESETS)
-def test_every_recipe_is_accepted_or_says_what_it_lacks(name):
+def test_every_preset_is_accepted_or_names_the_missing_array(name):
   run = config_lib.Run().changed({'rl.algorithm': name})
   if name in BESIDE:
     with pytest.raises(ValueError, match=name):
@@ -150,7 +150,7 @@ def test_a_critic_learns_the_mean_reward(batch):
   np.testing.assert_allclose(values[batch.mask].mean(), 2.0, atol=0.5)
 
 
-def test_values_see_only_what_came_before(batch):
+def test_values_depend_only_on_earlier_tokens(batch):
   """V before token t must not know token t."""
   learn = learner('ppo')
   params = {

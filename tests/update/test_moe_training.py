@@ -98,7 +98,7 @@ def test_old_log_probs_are_replayed_too_and_the_reference_is_not(batch):
   assert jnp.abs(got.old_logp - own.old_logp).max() > 0.1
 
 
-def test_what_was_not_sampled_goes_where_the_router_says(batch):
+def test_tokens_that_were_not_sampled_use_the_router(batch):
   """UNKNOWN is the router's own choice: no routes at all, or none of a row."""
   unknown = batch.replace(routes=jnp.full_like(batch.routes, moe.UNKNOWN))
   _, want = gradients(learner(), tied(1), batch.replace(routes=None))

@@ -58,7 +58,7 @@ def test_first_fit_is_the_textbooks_and_never_needs_more_rows(seed):
   assert row.max() == rows - 1 and offset.max() + 20 <= how.length
 
 
-def test_unpacking_undoes_packing_and_segments_are_sequences(batch):
+def test_unpacking_inverts_packing(batch):
   which, options = PACKING.options(batch)
   _, packed = options[int(which)](None)
   back = packed.unpack(packed.pack(batch.tokens))

@@ -53,7 +53,7 @@ def test_chunks_and_row_order_change_nothing(batch):
   L.assert_close(whole, gradients(L.learner(), shuffled))
 
 
-def test_padding_and_what_it_holds_change_nothing(batch):
+def test_padding_and_its_contents_change_nothing(batch):
   whole = gradients(L.learner(), batch)
   tail = jnp.arange(L.P + L.C) >= L.P
   unused = tail & ~batch.mask
@@ -271,7 +271,7 @@ def test_a_setting_of_the_loss_can_drop_truncated_rows(batch):
   L.assert_close(got.params, want.params)
 
 
-def test_invalid_rewards_teach_nothing(batch):
+def test_invalid_rewards_have_no_advantage(batch):
   """A failed verifier's row has no advantage and moves no baseline."""
   ok = np.arange(32) % 4 != 1
   masked = batch.replace(
@@ -300,7 +300,7 @@ def test_first_nonfinite_leaf_is_named():
   assert int(trees.first_nonfinite({'a': jnp.ones(3)})) == -1
 
 
-def test_train_view_of_prompts_is_what_is_trained_on(batch):
+def test_prompts_of_the_train_view_are_trained_on(batch):
   """Sampled under one prompt (a hint), trained under another."""
   p = L.prompts()
   hinted = p.replace(train_tokens=p.tokens[::-1], train_valid=p.valid[::-1])

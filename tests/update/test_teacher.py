@@ -77,7 +77,7 @@ def log_softmax(z):
 
 
 @pytest.mark.parametrize('form', FORMS)
-def test_a_teacher_is_measured_as_its_logits_say(form, batch, plain):
+def test_the_teachers_metric_is_that_of_its_logits(form, batch, plain):
   """The metric, from whole logits in numpy."""
   params = L.model_and_params()[1]
   pi = logits(L.MODEL, params, batch)
@@ -108,7 +108,7 @@ def test_a_teacher_is_measured_as_its_logits_say(form, batch, plain):
 
 @pytest.mark.parametrize('which', [learner_lib.POLICY, learner_lib.REFERENCE])
 @pytest.mark.parametrize('form', FORMS)
-def test_a_teacher_that_is_the_policy_teaches_nothing(
+def test_the_policy_as_its_own_teacher_has_no_gradient(
   form, which, batch, plain
 ):
   lr = learner(form, which)
