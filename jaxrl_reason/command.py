@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -103,6 +104,10 @@ class Parser(argparse.ArgumentParser):
     self.number('--top_k', 0, '0: all tokens')
     self.number('--top_p', 1.0, 'nucleus')
     self.number('--min_p', 0.0, 'least probability, as a share of the largest')
+    self.number('--repetition_penalty', 1.0, 'of tokens that a row has already')
+    self.number('--presence_penalty', 0.0, 'of tokens that the completion has')
+    self.number('--frequency_penalty', 0.0, 'for each time it has the token')
+    self.text('--logit_bias', '', 'JSON: text of a token, or id:N -> bias')
     self.number('--least', 0, 'tokens before which --wait replaces a stop')
     self.text('--wait', '', 'words that replace the stop token')
     self.number('--most', 0, 'tokens after which --final is written')
@@ -158,6 +163,21 @@ def listed(flag: str, text: str, kind: Callable[[str], Any]) -> tuple:
       raise ValueError(f'{flag}={text}: {part!r} is no {kind.__name__}')
     out.append(value)
   return tuple(out)
+
+
+def json_object(flag: str, text: str) -> dict[str, Any]:
+  """Returns the JSON object of a flag; {} if the flag is not set.
+
+  Raises:
+    ValueError: names the flag.
+  """
+  try:
+    found = json.loads(text or '{}')
+  except ValueError:
+    found = None
+  if not isinstance(found, dict):
+    raise ValueError(f'{flag}={text}: must be a JSON object')
+  return found
 
 
 def local_folder(flag: str, text: str) -> pathlib.Path:

@@ -90,7 +90,8 @@ def options(a):
   command.one_of('--thinking', a.thinking, chat.THINKING)
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
   same = (
-    'k batch top_k top_p min_p chunk carry least wait most final seed system '
+    'k batch top_k top_p min_p repetition_penalty presence_penalty '
+    'frequency_penalty chunk carry least wait most final seed system '
     'base ngram contamination_limit allow_contamination workers timeout_s'
   ).split()
   return session.Options(
@@ -105,6 +106,7 @@ def options(a):
     mesh=command.listed('--mesh', a.mesh, int),
     thinking=chat.THINKING[a.thinking],
     train=command.listed('--train', a.train, str),
+    logit_bias=command.json_object('--logit_bias', a.logit_bias),
     **{k: getattr(a, k) for k in same},
   )
 

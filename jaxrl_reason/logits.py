@@ -1,10 +1,10 @@
-"""The sampling distribution of tokens: temperature, top-k, top-p, min-p.
+"""The sampling distribution of tokens: bias, penalties, temperature, filters.
 
 All settings are traced arrays, so changing one never recompiles. A run without
-filters has none in its program (`Sampling.fixed`). Sampler and trainer use the
-same functions for the distribution and its log-probabilities, so the two agree
-for all settings: to 1e-5 in float32, and bit by bit with the sums of
-`models.parts.exact_layers`.
+filters, penalties or bias has none in its program (`Sampling.fixed`). Sampler
+and trainer use the same functions for the distribution and its
+log-probabilities, so the two agree for all settings: to 1e-5 in float32, and
+bit by bit with the sums of `models.parts.exact_layers`.
 """
 
 import dataclasses
@@ -68,16 +68,55 @@ class Filters:
 
 
 @struct.dataclass
+class Penalties:
+  """Settings of the penalties for repeated tokens. The neutral values (1, 0, 0)
+  change nothing.
+
+  They apply to logits before the temperature and in this order, as in vLLM.
+
+  Attributes:
+    repetition: f32 [], > 0; divides the positive logits, and multiplies the
+      negative ones, of tokens that the prompt or the completion so far has
+      (https://arxiv.org/abs/1909.05858, as in `transformers`).
+    frequency: f32 [], subtracted for each time that the completion so far has
+      the token (as in OpenAI's API and vLLM).
+    presence: f32 [], subtracted once if the completion so far has the token.
+  """
+
+  repetition: jax.Array
+  frequency: jax.Array
+  presence: jax.Array
+
+
+@struct.dataclass
+class Seen:
+  """Counts of the tokens before those that are drawn, which penalties read.
+  The arrays broadcast against logits [...,V].
+
+  Attributes:
+    prompt: bool, the prompt has the token.
+    counts: i32 or f32, times that the completion so far has the token.
+  """
+
+  prompt: jax.Array
+  counts: jax.Array
+
+
+@struct.dataclass
 class Sampling:
-  """Sampling settings. Temperature 1 without filters is the policy itself.
+  """Sampling settings. Temperature 1 without the others is the policy itself.
 
   Attributes:
     temperature: f32 [N] or [], > 0; 0 means greedy.
-    filters: None: the program has no filters.
+    filters, penalties: None: the program has none.
+    bias: f32 [n], added to the logits of the first n tokens, before penalties
+      (`logit_bias` of OpenAI's API and vLLM); None: the program has none.
   """
 
   temperature: jax.Array
   filters: Filters | None = None
+  penalties: Penalties | None = None
+  bias: jax.Array | None = None
 
   @classmethod
   def make(cls, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> 'Sampling':
@@ -90,13 +129,45 @@ class Sampling:
     return cls(jnp.asarray(temperature, jnp.float32), filters)
 
   @classmethod
-  def fixed(cls, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> 'Sampling':
-    """Makes settings for a program whose filters never change: neutral filters
-    are left out of the program.
+  def fixed(
+    cls,
+    temperature=1.0,
+    top_k=0,
+    top_p=1.0,
+    min_p=0.0,
+    repetition_penalty=1.0,
+    presence_penalty=0.0,
+    frequency_penalty=0.0,
+    logit_bias: jax.Array | None = None,
+  ) -> 'Sampling':
+    """Makes settings for a program whose filters and penalties never change:
+    neutral ones are left out of the program.
     """
     given = top_k, top_p, min_p
     made = cls.make(temperature, *given)
-    return made.replace(filters=None) if given == (0, 1, 0) else made
+    if logit_bias is not None:
+      made = made.replace(bias=jnp.asarray(logit_bias, jnp.float32))
+    if given == (0, 1, 0):
+      made = made.replace(filters=None)
+    given = repetition_penalty, frequency_penalty, presence_penalty
+    if given == (1, 0, 0):
+      return made
+    return made.replace(penalties=Penalties(*map(jnp.float32, given)))
+
+
+def counts(tokens: jax.Array, there: jax.Array, vocab: int) -> jax.Array:
+  """Counts each token in rows [N,T] where `there` is true, i32 [N,V]."""
+  n = len(tokens)
+  row = jnp.arange(n)[:, None]
+  return jnp.zeros((n, vocab), jnp.int32).at[row, tokens].add(there)
+
+
+def penalised(logits: jax.Array, s: Penalties, seen: Seen) -> jax.Array:
+  """Applies the penalties to logits [..., V]."""
+  present = seen.counts > 0
+  repeated = jnp.where(logits > 0, logits / s.repetition, logits * s.repetition)
+  logits = jnp.where(seen.prompt | present, repeated, logits)
+  return logits - (s.frequency * seen.counts + s.presence * present)
 
 
 def _least(p: jax.Array, enough: Callable) -> jax.Array:
@@ -165,6 +236,7 @@ def shaped(
   s: Sampling,
   taken: jax.Array | None = None,
   sums: Sums | None = None,
+  seen: Seen | None = None,
 ) -> jax.Array:
   """Computes logits [..., V] of the sampling distribution.
 
@@ -174,7 +246,22 @@ def shaped(
     taken: int [...], tokens that are kept although a filter excludes them. A
       policy that was updated after sampling may have moved a token out of its
       nucleus; its log-probability must stay finite.
+    seen: earlier tokens, which penalties read.
+
+  Raises:
+    ValueError: the earlier tokens are not counted where the caller generates or
+      scores, and there are penalties.
   """
+  if s.bias is not None:
+    room = logits.shape[-1] - len(s.bias)
+    logits = logits + jnp.pad(s.bias, (0, room))
+  if s.penalties is not None:
+    if seen is None:
+      raise ValueError(
+        'penalties for repeated tokens need the earlier tokens of a row, which '
+        'are counted in single completions, not in episodes or packed rows'
+      )
+    logits = penalised(logits, s.penalties, seen)
   temperature = jnp.where(s.temperature > 0, s.temperature, 1.0)
   logits = (sums or SUMS).tempered(logits, temperature[..., None])
   if s.filters is None:

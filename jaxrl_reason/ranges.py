@@ -43,6 +43,7 @@ AMOUNT = Range(0, whole=False)
 SHARE = Range(0, 1, whole=False)
 NUCLEUS = Range(0, 1, whole=False, above=True)
 MEMORY = Range(0, 1, whole=False, below=True)  # of a running mean
+PENALTY = Range(-2, 2, whole=False)  # as in OpenAI's API and vLLM
 SEED = Range(0, 2**31 - 1)
 
 # Types of fields.
@@ -53,6 +54,7 @@ Amount = Annotated[float, AMOUNT]
 Share = Annotated[float, SHARE]
 Nucleus = Annotated[float, NUCLEUS]
 Memory = Annotated[float, MEMORY]
+Penalty = Annotated[float, PENALTY]
 Seed = Annotated[int, SEED]
 
 # Flags of sampling in `generate`, `evaluate` and `curate`.
@@ -61,6 +63,9 @@ SAMPLING = {
   'top_k': COUNT_OR_NONE,
   'top_p': NUCLEUS,
   'min_p': SHARE,
+  'repetition_penalty': POSITIVE,
+  'presence_penalty': PENALTY,
+  'frequency_penalty': PENALTY,
 }
 # Flags of a forced token budget (`rollouts/forcing.py`).
 FORCING = {'least': COUNT_OR_NONE, 'most': COUNT_OR_NONE}

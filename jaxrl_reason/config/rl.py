@@ -12,6 +12,7 @@ from jaxrl_reason.ranges import (
   CountOrNone,
   Memory,
   Nucleus,
+  Penalty,
   Positive,
   Range,
   Share,
@@ -316,6 +317,13 @@ class RL(Training):
   top_p: Nucleus = 1.0
   # Smallest probability of a sampled token, relative to the likeliest token.
   min_p: Share = 0.0
+  # Penalties of tokens that prompt or completion have so far; subtracted once,
+  # and for each time, of tokens that the completion has (`logits.Penalties`).
+  repetition_penalty: Positive = 1.0
+  presence_penalty: Penalty = 0.0
+  frequency_penalty: Penalty = 0.0
+  # Text of one token, or id:NUMBER -> number added to the token's logit.
+  logit_bias: dict = mapping()
   slots: CountOrNone = 0  # samples of a problem decoded at a time; 0: all
   # Largest number of segments in which the cache of completions grows.
   cache_segments: Count = 4

@@ -20,55 +20,23 @@ from etils import epath
 from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.checkpoints import files
 from jaxrl_reason.data import chat
-from jaxrl_reason.evals import contamination, loading, outcome, prompts, suites
+from jaxrl_reason.evals import (
+  cell_settings,
+  contamination,
+  loading,
+  outcome,
+  prompts,
+  suites,
+)
 from jaxrl_reason.evals import sampled_answers as answers
+from jaxrl_reason.evals.cell_settings import Options
 from jaxrl_reason.evals.cells import Cell, slug
 from jaxrl_reason.evals.suites import Suite
-from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.rollouts import forcing
 from jaxrl_reason.verifiers.pool import VerifierPool
 from jaxrl_reason.verifiers.verdict import all_failed
 
 BUCKET = 16  # prompts are padded to a multiple of this number of tokens
-MAX_NEW = 512  # for models without a run that has a completion length
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-  """The values of the command's flags; see its help."""
-
-  models: Sequence[str]
-  suites: Sequence[str]
-  out: epath.Path
-  prompts: Sequence[str] = (prompts.OWN,)
-  temperatures: Sequence[float] = (1.0,)
-  k: int | None = None  # None: as many as each suite is reported with
-  greedy: bool = True
-  batch: int = 256
-  max_new: int | None = None
-  budgets: Sequence[int] = ()
-  top_k: int = 0
-  top_p: float = 1.0
-  min_p: float = 0.0
-  chunk: int = 0
-  carry: int = 0
-  least: int = 0
-  wait: str = ''
-  most: int = 0
-  final: str = ''
-  seed: int = 0
-  dtype: str | None = None
-  mesh: Sequence[int] = (-1, 1, 1)
-  system: str = ''
-  thinking: bool | None = None
-  base: str = ''
-  train: Sequence[str] = ()
-  ngram: int = contamination.N
-  contamination_limit: float = 0.01
-  allow_contamination: bool = False
-  workers: int = 2
-  timeout_s: float = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +115,7 @@ def _plan(
     for suite in asked:
       for variant in variants:
         for temperature in o.temperatures:
-          settings = _settings(o, model, suite, variant, temperature)
+          settings = cell_settings.of(o, model, suite, variant, temperature)
           parts = (model, suite.name, variant.name, f't{temperature:g}')
           name = '--'.join(map(slug, parts))
           if name in seen:
@@ -157,63 +125,6 @@ def _plan(
           samples = range(0 if o.greedy else 1, 1 + settings['k'])
           cell = Cell(path, len(suite.examples), samples, settings)
           yield Asked(cell, model, suite, variant, temperature)
-
-
-def _settings(
-  o: Options,
-  model: str,
-  suite: Suite,
-  variant: prompts.Variant,
-  temperature: float,
-) -> dict[str, Any]:
-  """Returns all settings that the answers of a cell depend on, without settings
-  of the computation (batch, devices).
-  """
-  run_config = loading.run_of(model)
-  max_new = o.max_new
-  if max_new is None:
-    max_new = run_config.data.completion_len if run_config else MAX_NEW
-  same = ('greedy', 'top_k', 'top_p', 'min_p', 'seed', 'system')
-  return {
-    'model': model,
-    'suite': suite.name,
-    'variant': variant.name,
-    'temperature': float(temperature),
-    'max_new': max_new,
-    'k': suite.samples if o.k is None else o.k,
-    'problems': suite.digest(),
-    'dtype': o.dtype or loading.default_dtype(),
-    'thinking': o.thinking,
-    'budgets': sorted(o.budgets),
-    'base': loading.full_name(o.base) if o.base else None,
-    **{k: getattr(o, k) for k in same},
-    **_forced(o),
-    **_chunks(o, run_config, max_new),
-  }
-
-
-def _chunks(o: Options, run_config, max_new: int) -> dict[str, int]:
-  """Returns the chunks of completions, by default those of the run; {}:
-  none.
-  """
-  found = {'chunk': o.chunk, 'carry': o.carry}
-  of_run = run_config.rl.get('chunks') if run_config else None
-  if of_run and not o.chunk:  # a run of an older version has none
-    found = {'chunk': of_run.tokens, 'carry': of_run.carry}
-  return found if 0 < found['chunk'] < max_new else {}
-
-
-def _of_settings(settings: dict[str, Any]) -> Chunks | None:
-  """Returns the chunks of a cell's answers."""
-  if 'chunk' not in settings:
-    return None
-  return Chunks(settings['chunk'], settings['carry'])
-
-
-def _forced(o: Options) -> dict[str, Any]:
-  """Returns the forced budget; {}: none, as in files of older versions."""
-  found = {k: getattr(o, k) for k in ('least', 'wait', 'most', 'final')}
-  return found if any(found.values()) else {}
 
 
 def _trained_on(o: Options, model: str, say: Callable) -> list[str]:
@@ -304,14 +215,15 @@ def _answer(
     key = grid.s, settings['max_new']
     if key not in programs:
       encode = functools.partial(chat.encode_after, found.tokenizer)
-      forced = forcing.make(encode, settings['max_new'], **_forced(o))
+      words = cell_settings.forced(o)
+      forced = forcing.make(encode, settings['max_new'], **words)
       programs[key] = answers.make_generate(
         found.model,
         *key,
         details=True,
         forced=forced,
         base=base,
-        chunks=_of_settings(settings),
+        chunks=cell_settings.chunks_of(settings),
       )
     if a.suite.reward not in graders:
       graders[a.suite.reward] = _grader(o, a.suite.reward, stack)
@@ -320,7 +232,7 @@ def _answer(
       params,
       mesh=mesh,
       tokenizer=found.tokenizer,
-      sampling=Sampling.fixed(a.temperature, o.top_k, o.top_p, o.min_p),
+      sampling=cell_settings.sampling(o, a.temperature, found.tokenizer),
       stop=jnp.asarray(written.stop, jnp.int32),
       key=trees.named_key(jax.random.key(o.seed), a.suite.name),
       grade=graders[a.suite.reward],

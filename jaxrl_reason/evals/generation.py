@@ -14,9 +14,8 @@ import numpy as np
 
 from jaxrl_reason import command, ranges
 from jaxrl_reason.base import Model
-from jaxrl_reason.data import chat, hf_tokenizers, pipeline
-from jaxrl_reason.evals import loading, text_stream
-from jaxrl_reason.logits import Sampling
+from jaxrl_reason.data import chat, pipeline
+from jaxrl_reason.evals import loading, sampling_settings, text_stream
 from jaxrl_reason.rollouts import automaton, forcing, sampler
 from jaxrl_reason.verifiers import records
 
@@ -29,8 +28,6 @@ ARGUMENTS = {
   **ranges.FORCING,
 }
 FORCED = ('least', 'wait', 'most', 'final')
-# Values of the sampling flags that neither the command nor the model sets.
-NEUTRAL = {'temperature': 1.0, 'top_k': 0, 'top_p': 1.0, 'min_p': 0.0}
 OF_CHAT = 'system', 'thinking'  # flags of chat templates
 BUCKET = 64  # prompts are padded to multiples of so many tokens
 
@@ -43,7 +40,7 @@ class Generator:
     template: its chat template; None: prompts are plain text.
     name: of the model.
     n_samples, max_new: completions per prompt, tokens of each.
-    sampling: arguments of `Sampling.fixed`; seed: of the noise.
+    sampling, biases: see `sampling_settings.make`; seed: of the noise.
     forced: arguments of `forcing.make`.
     vocab: tokens of the model, which may be more than the tokenizer's.
     stops: texts that end a completion; `text` cuts them off.
@@ -62,6 +59,7 @@ class Generator:
   seed: int = 0
   on_token: Callable | None = None
   forced: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  biases: Mapping[str, float] = dataclasses.field(default_factory=dict)
   stops: Sequence[str] = ()
   expression: str = ''
 
@@ -75,6 +73,8 @@ class Generator:
     encode = functools.partial(chat.encode_after, self.tokenizer)
     self._forcing = forcing.make(encode, self.max_new, **self.forced)
     self._automaton = self._follow(eos)
+    given = self.sampling, self.biases, self.tokenizer
+    self._sampling = sampling_settings.make(*given)
 
   def _follow(self, eos: Sequence[int]) -> automaton.Automaton | None:
     """Returns the automaton of `stops` or of `expression`."""
@@ -134,7 +134,7 @@ class Generator:
         tokens,
         valid,
         jax.random.key(self.seed),
-        Sampling.fixed(**self.sampling),
+        self._sampling,
         self._stop,
         n_samples=self.n_samples,
         max_new=self.max_new,
@@ -162,28 +162,6 @@ class Generator:
     return text_stream.before(self.tokenizer.decode(tokens), self.stops)
 
 
-def sampling_of(texts, flags: Mapping[str, float | None]) -> dict[str, float]:
-  """Returns the sampling settings of a model.
-
-  Args:
-    texts: folder of the model's generation_config.json, or None.
-    flags: settings that replace those of the file; None: not given.
-
-  Raises:
-    ValueError: a setting is outside its range.
-  """
-  of_model = {}
-  if texts is not None:
-    of_model = hf_tokenizers.read_json(texts / hf_tokenizers.GENERATION)
-  if of_model.get('do_sample') is False:  # they have no effect there
-    of_model = {}
-  found = dict(NEUTRAL)
-  for values in (of_model, flags):
-    found |= {k: values[k] for k in NEUTRAL if values.get(k) is not None}
-  ranges.check(found, ranges.SAMPLING, '--')
-  return found
-
-
 def load(
   name: str,
   dtype: str | None,
@@ -195,7 +173,7 @@ def load(
   """Returns the Generator of a folder, a model on the Hub, or a workdir.
 
   Args:
-    sampling: flags of `sampling_of`.
+    sampling: flags of `sampling_settings.of_model`.
 
   Raises:
     ValueError: there is no such model, tokenizer or template.
@@ -209,7 +187,7 @@ def load(
     found.tokenizer,
     chat.load(found.texts) if use_chat else None,
     found.name,
-    sampling=sampling_of(found.texts, sampling),
+    sampling=sampling_settings.of_model(found.texts, sampling),
     vocab=found.shape.vocab,
     **settings,
   )
@@ -240,6 +218,7 @@ def settings_of(g: Generator, options: Mapping[str, Any]) -> dict[str, Any]:
     **{key: options.get(key) or '' for key in OF_CHAT},
     **g.sampling,
     **g.forced,
+    'logit_bias': dict(g.biases),
     'stop': list(g.stops),
     'expression': g.expression,
     'n': g.n_samples,
@@ -332,7 +311,8 @@ def run(a: argparse.Namespace) -> str:
   command.local_files({'--file': a.file, '--out': a.out})
   flags = {key: getattr(a, key) for key in ranges.SAMPLING}
   given = {k: v for k, v in flags.items() if v is not None}
-  ranges.check(vars(a) | NEUTRAL | given, ARGUMENTS, '--')
+  neutral = sampling_settings.NEUTRAL
+  ranges.check(vars(a) | neutral | given, ARGUMENTS, '--')
   command.one_of('--thinking', a.thinking, chat.THINKING)
   command.one_of('--template', a.template, ('', *chat.PLAIN))
   _refuse_without_effect(a)
@@ -343,6 +323,7 @@ def run(a: argparse.Namespace) -> str:
     path = getattr(a, name)
     if path is not None and not pathlib.Path(path).is_file():
       raise ValueError(f'--{name}={path} does not exist')
+  expression = _expression(a)
   g = load(
     a.model,
     a.dtype or None,
@@ -352,8 +333,9 @@ def run(a: argparse.Namespace) -> str:
     sampling=flags,
     seed=a.seed,
     forced={name: getattr(a, name) for name in FORCED},
+    biases=command.json_object('--logit_bias', a.logit_bias),
     stops=a.stop,
-    expression=_expression(a),
+    expression=expression,
   )
   options = {k: getattr(a, k) for k in (*OF_CHAT, 'template')}
   if a.prompt is not None:
@@ -366,7 +348,12 @@ def run(a: argparse.Namespace) -> str:
     n, s = to_file(g, a.file, a.out, batch=a.batch, **options)
     speed = f': {n / s:.1f} tokens/s' if n else ', nothing was left to do'
     line = f'{n} tokens in {s:.2f} s{speed}'
-  used = ' '.join(f'{k}={v:g}' for k, v in g.sampling.items())
+  neutral = sampling_settings.NEUTRAL
+  used = ' '.join(
+    f'{k}={v:g}'
+    for k, v in g.sampling.items()
+    if not k.endswith('_penalty') or v != neutral[k]
+  )
   return f'{line} ({used})'
 
 
@@ -381,10 +368,18 @@ def _refuse_together(a: argparse.Namespace) -> None:
 
 
 def _expression(a: argparse.Namespace) -> str:
-  """Returns the regular expression of completions; '': none."""
-  if a.json_schema is None:
-    return a.regex
-  return automaton.of_schema(pathlib.Path(a.json_schema).read_text('utf-8'))
+  """Returns the regular expression of completions; '': none.
+
+  Raises:
+    ValueError: the expression or the schema is wrong.
+  """
+  found = a.regex
+  if a.json_schema is not None:
+    schema = pathlib.Path(a.json_schema).read_text('utf-8')
+    found = automaton.of_schema(schema)
+  if found:
+    automaton.check(found)
+  return found
 
 
 def _refuse_without_effect(a: argparse.Namespace) -> None:

@@ -80,24 +80,80 @@ def score_beside(
   Returns:
     ((logp, entropy, comparison or None) [N,T], load balance or None).
   """
-  temperature = jnp.reshape(rows.temperature, (-1, 1))  # [N,1] or [1,1]
+  shape, beside = shaping(model, rows, sampling, packed, **columns)
 
   def part(logits, *rest):
-    *others, targets, temperature = rest
-    of = sampling.replace(temperature=temperature)
-    shaped = logits_lib.shaped(logits, of, targets, model.sums)
+    others, (targets, temperature, *_) = rest[:n_others], rest[n_others:]
+    shaped = shape(logits, *rest[n_others:])
     logp = logits_lib.token_logp(shaped, targets, model.sums)
     compared = None
     if others:
-      plain = of.replace(filters=None)
+      plain = logits_lib.Sampling(temperature)
       both = [logits_lib.shaped(x, plain) for x in (logits, *others)]
       compared = compare(*both)
     return logp, logits_lib.entropy(shaped), compared
 
-  beside = jnp.broadcast_to(temperature, rows.tokens.shape)
+  n_others = 0 if other is None else 1
   return over_columns(
-    model, params, rows, part, beside, packed=packed, other=other, **columns
+    model, params, rows, part, *beside, packed=packed, other=other, **columns
   )
+
+
+def shaping(
+  model: Model,
+  rows: Rows | Batch,
+  sampling: logits_lib.Sampling,
+  packed: Any = None,
+  *,
+  start: int = 1,
+  chunk: int = 0,
+) -> tuple[Callable[..., jax.Array], tuple[jax.Array, ...]]:
+  """Returns a function that computes the logits of the sampling distribution
+  from the model's, and the arrays [N,T] that it reads, for `over_columns`:
+  (logits [N,c,V], targets [N,c], columns of the arrays) -> [N,c,V].
+
+  Args:
+    packed, start, chunk: see `over_columns`.
+
+  Raises:
+    ValueError: penalties, and rows that are packed.
+  """
+  del chunk
+  t, sums = rows.tokens.shape, model.sums
+  temperature = jnp.reshape(rows.temperature, (-1, 1))  # [N,1] or [1,1]
+  temperature = jnp.broadcast_to(temperature, t)
+
+  def shape(logits, targets, temperature, *column):
+    of = sampling.replace(temperature=temperature)
+    seen = None
+    if column:
+      seen = _seen(rows, start, *column, targets, logits.shape[-1])
+    return logits_lib.shaped(logits, of, targets, sums, seen)
+
+  whole = packed is None or isinstance(packed, shared.Layout)
+  if sampling.penalties is None or not whole:  # `shaped` refuses the latter
+    return shape, (temperature,)
+  return shape, (temperature, jnp.broadcast_to(jnp.arange(t[1]), t))
+
+
+def _seen(rows: Rows, start: int, column, targets, vocab: int):
+  """Counts the tokens before each of c adjacent columns, as [N,1 or c,V].
+
+  Args:
+    start: first column of completions.
+    column: int [N,c], the numbers of the columns; targets: their tokens.
+  """
+  at = jnp.arange(rows.tokens.shape[1])
+  prompt = logits_lib.counts(rows.tokens, rows.valid & (at < start), vocab) > 0
+  before = rows.valid & (at >= start) & (at < column[:, :1])
+  before = logits_lib.counts(rows.tokens, before, vocab)
+  # A product of matrices counts the tokens inside of the c columns; each is
+  # exact, since factors are 0 and 1.
+  c = targets.shape[1]
+  earlier = jnp.tril(jnp.ones((c, c), jnp.float32), -1)
+  inside = jax.nn.one_hot(targets, vocab)  # [N,c,V]
+  inside = jnp.einsum('ij,njv->niv', earlier, inside)
+  return logits_lib.Seen(prompt[:, None], before[:, None] + inside)
 
 
 def forward(

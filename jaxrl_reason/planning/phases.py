@@ -279,7 +279,7 @@ def _fused(parts: Prepared) -> Phase:
   source, encode, sampling = stages.fused_source(
     c, d, learner, parts.problems.kernel, parts.tokenizer
   )
-  gen, _ = stages.generation(c, d, parts.model)
+  gen = stages.generation(c, d, parts.model)
   everywhere = sharding.replicated(parts.mesh)
   rest = _lay((parts.root, sampling, parts.stop), everywhere)
   k, costs = c.steps_per_dispatch, _Costs(parts)
@@ -314,7 +314,8 @@ def _fused(parts: Prepared) -> Phase:
 def _host(parts: Prepared) -> list[Phase]:
   config, c = parts.config, parts.config.rl
   learner, layout = _learner(parts, 'rl')
-  gen, sampling = stages.generation(c, config.data, parts.model)
+  gen = stages.generation(c, config.data, parts.model)
+  sampling = stages.sampling_of(c, parts.tokenizer)
   costs, mesh = _Costs(parts), parts.mesh
   everywhere, rows = sharding.replicated(mesh), sharding.row_sharding(mesh)
   root, sampling, stop = _lay((parts.root, sampling, parts.stop), everywhere)
@@ -329,7 +330,7 @@ def _host(parts: Prepared) -> list[Phase]:
   rollout = jax.eval_shape(lambda *a: programs.rl_rollout(gen, *a), *args[1:])
   whole, best = _prompts(parts, None, c.prompts), None
   if 'greedy_reward' in learner.needs:
-    args = gen, state.params, whole, root, state.step, stop
+    args = gen, state.params, whole, root, state.step, sampling, stop
     best = jax.jit(programs.rl_greedy, static_argnums=0)
     flops = costs.generate(c.prompts, 1)
     out.append(Phase('greedy', best, args, state, 1, new, flops))

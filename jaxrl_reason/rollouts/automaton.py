@@ -89,15 +89,11 @@ def of_expression(
     ValueError: the expression is wrong, no token continues it, or the package
       is missing.
   """
-  core = _library()
   ids: dict[bytes, list[int]] = {}
   for i, text in enumerate(tokens[:vocab]):
     if text and i not in eos:
       ids.setdefault(text, []).append(i)
-  try:
-    index = core.Index(expression, core.Vocabulary(int(eos[0]), ids))
-  except Exception as error:  # the library raises no narrower class
-    raise ValueError(f'{expression!r:.200}: {error}') from error
+  index = _index(expression, ids, int(eos[0]))
   edges, finals = index.get_transitions(), index.get_final_states()
   first = index.get_initial_state()
   reached = {first, *edges, *finals} - {first}
@@ -109,6 +105,24 @@ def of_expression(
   for state in finals:
     after[states[state], list(eos)] = states[state]
   return Automaton(jnp.asarray(after), jnp.zeros(len(states), bool))
+
+
+def check(expression: str) -> None:
+  """Refuses a regular expression that is wrong, before there are tokens.
+
+  Raises:
+    ValueError: the expression is wrong, or the package is missing.
+  """
+  _index(expression, {bytes([b]): [b] for b in range(256)}, 256)
+
+
+def _index(expression: str, ids: dict[bytes, list[int]], eos: int):
+  """Compiles an expression over tokens by their bytes."""
+  core = _library()
+  try:
+    return core.Index(expression, core.Vocabulary(eos, ids))
+  except Exception as error:  # the library raises no narrower class
+    raise ValueError(f'{expression!r:.200}: {error}') from error
 
 
 def of_schema(schema: str) -> str:

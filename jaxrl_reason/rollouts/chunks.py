@@ -21,7 +21,7 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model, Rollout
 from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.rollouts import sampler, turns
-from jaxrl_reason.rollouts.sampler import BLANK, NONE
+from jaxrl_reason.rollouts.draw import BLANK, NONE, Draw, Past
 
 
 @struct.dataclass
@@ -34,6 +34,7 @@ class State:
   over: jax.Array  # bool [N]
   cache: Any
   out: dict[str, jax.Array]  # [N,C,...], of the whole completion
+  past: Past
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,21 +42,22 @@ class Thinking:
   """The functions of one chunk, bound to their settings."""
 
   how: Chunks
-  draw: sampler.Draw
+  draw: Draw
   room: int  # of a completion
 
   def drawn(self, state: State, hidden: jax.Array, t) -> State:
     """Samples the t-th tokens of the chunk for the rows that have not ended."""
     at = state.chunk * self.how.fresh + t
-    new, out = self.draw(hidden, trees.identity, at), {}
+    given = hidden, trees.identity, at, state.past, state.over
+    (new, past, ends), out = self.draw.next(*given), {}
     for name, x in new.items():
       x = jnp.where(state.over, BLANK.get(name, 0), x)
       out[name] = jax.lax.dynamic_update_index_in_dim(
         state.out[name], x, at, axis=1
       )
     token = new['tokens']
-    over = state.over | self.draw.ends(token) | (at + 1 == self.room)
-    return state.replace(t=t, token=token, over=over, out=out)
+    over = state.over | ends | (at + 1 == self.room)
+    return state.replace(t=t, token=token, over=over, out=out, past=past)
 
   def token(self, state: State) -> State:
     """Decodes the rows' tokens and samples the next tokens."""
@@ -90,18 +92,21 @@ class Thinking:
     return trees.where_due(~jnp.all(state.over), self.carried, state)
 
 
-def _begin(thinking: Thinking, hidden, cache, n_samples: int) -> State:
+def _begin(thinking: Thinking, hidden, cache, prompts, n_samples) -> State:
   """Samples the first token of all rows of prompts with hidden states [B,D]."""
   hidden = sharding.rows(jnp.repeat(hidden, n_samples, axis=0))
   n, zero = len(hidden), jnp.int32(0)
-  names = jax.eval_shape(lambda h: thinking.draw(h, trees.identity, 0), hidden)
+  past = thinking.draw.begin(hidden, *prompts)
+  names = jax.eval_shape(
+    lambda h: thinking.draw(h, trees.identity, 0, past), hidden
+  )
   out = {
     k: sharding.rows(jnp.full((n, thinking.room), BLANK.get(k, 0), x.dtype))
     for k, x in names.items()
   }
   token = sharding.rows(jnp.zeros(n, jnp.int32))
   over = sharding.rows(jnp.zeros(n, bool))
-  state = State(zero, zero, token, over, cache, out)
+  state = State(zero, zero, token, over, cache, out, past)
   return thinking.drawn(state, hidden, zero)
 
 
@@ -147,11 +152,12 @@ def generate(
   ids = jnp.arange(len(prompts) * n_samples) if row_ids is None else row_ids
   weights = model.decode_params(params)
   given = model, weights, key, ids, sampling, stop
-  draw = turns.drawing(*given, policy_logp, entropy)
+  draw = Draw.make(*given, policy_logp, entropy)
   hidden, cache = model.prefill(
     params, prompts, valid, n_samples, how.tokens, 1
   )
   thinking = Thinking(how, draw, max_new)
-  state = _begin(thinking, hidden, model.gapped(cache, how.tokens), n_samples)
+  cache = model.gapped(cache, how.tokens)
+  state = _begin(thinking, hidden, cache, (prompts, valid), n_samples)
   state = jax.lax.while_loop(lambda s: ~jnp.all(s.over), thinking.think, state)
   return _rollout(thinking, state, n_samples, version)

@@ -18,8 +18,7 @@ from jaxrl_reason.base import Episode
 from jaxrl_reason.envs import env as env_lib
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rewards import kernels
-from jaxrl_reason.rollouts import sampler
-from jaxrl_reason.rollouts.sampler import NONE
+from jaxrl_reason.rollouts.draw import NONE, Draw
 
 # Events counted per episode: malformed calls, observations cut to their limit,
 # turns without a stop, and episodes without an end, because they had too many
@@ -110,7 +109,7 @@ class Play:
   """The functions of one turn, bound to their settings."""
 
   how: Limits
-  draw: sampler.Draw
+  draw: Draw
   max_new: int
 
   def drawn(self, state: State, hidden: jax.Array, t: jax.Array) -> State:

@@ -44,7 +44,7 @@ class Forcing:
     """Replaces the sampled tokens of the rows in which a token is forced.
 
     Args:
-      new: sampled values of rows [S], by name (`sampler.Draw`).
+      new: sampled values of rows [S], by name (`draw.Draw`).
       due: i32 [S], index of the next forced token, or NONE.
       t: i32 [], index of these tokens in the completion.
       ends: bool [S], whether the sampled tokens are stop tokens.

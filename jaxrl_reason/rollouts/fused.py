@@ -128,11 +128,12 @@ def greedy(
   prompts: Prompts,
   root: jax.Array,
   step: jax.Array,
+  sampling: Sampling,
   stop: jax.Array,
 ) -> Rollout:
   """Generates the greedy completion of each prompt, the baseline of ReMax."""
   one = dataclasses.replace(gen, n_samples=1, demos=0)
-  settings = Sampling.fixed(temperature=0.0)
+  settings = sampling.replace(temperature=jnp.float32(0), filters=None)
   return complete(one, params, prompts, root, step, settings, stop)
 
 
@@ -210,7 +211,7 @@ class FusedSource:
       found = found.replace(demo=demo)
     if not self.greedy:
       return found
-    best = greedy(self.gen, params, prompts, root, step, stop)
+    best = greedy(self.gen, params, prompts, root, step, sampling, stop)
     best = self._see(params, prompts, best, (root, step, 'greedy views'))
     best = self.reward_fn(best, prompts.answer, control)
     return found.replace(greedy=best)

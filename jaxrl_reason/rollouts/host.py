@@ -186,7 +186,8 @@ class HostSource:
         examples = self._problems(batch)[i::pieces]
         batch.outs.append(self.play(params, piece, examples, *how))
     if self.greedy is not None:
-      batch.best = self.greedy(params, prompts, root, step, self.stop)
+      given = params, prompts, root, step, sampling, self.stop
+      batch.best = self.greedy(*given)
     self._under_way.append(batch)
 
   @property

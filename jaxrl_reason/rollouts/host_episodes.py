@@ -29,7 +29,7 @@ from jaxrl_reason import trees
 from jaxrl_reason.base import Episode, Model, Rollout
 from jaxrl_reason.envs.env import CUT
 from jaxrl_reason.rollouts import episode, turns
-from jaxrl_reason.rollouts.sampler import NONE
+from jaxrl_reason.rollouts.draw import NONE, Draw
 
 # Events besides `episode.EVENTS`: calls of unknown tools, timeouts, and tools
 # that raised or lost their process.
@@ -108,7 +108,7 @@ def open_(
   """
   turns.require_extend(model)
   weights = model.decode_params(params)
-  draw = turns.drawing(model, weights, key, ids, sampling, stop)
+  draw = Draw.make(model, weights, key, ids, sampling, stop)
   hidden, cache = model.prefill(params, prompts, valid, n_samples, max_new, 1)
   used = model.sampled_routes(cache)[1] if routes else None
   cache = model.gapped(cache, max_new)
@@ -131,7 +131,7 @@ def go_on(
   Returns:
     (State, arrays for the host).
   """
-  draw = turns.drawing(model, weights, key, ids, sampling, stop)
+  draw = Draw.make(model, weights, key, ids, sampling, stop)
   play = episode.Play(how, draw, max_new)
   state = trees.where_due(
     jnp.any(n >= 0), lambda s: _read(play, s, tokens, n), state
@@ -176,7 +176,7 @@ def close(
   stop, ids, said: Episode, version,
 ) -> Rollout:  # fmt: skip
   """Returns the Rollout of finished episodes."""
-  draw = turns.drawing(model, weights, key, ids, sampling, stop)
+  draw = Draw.make(model, weights, key, ids, sampling, stop)
   play = episode.Play(how, draw, max_new)
   state = state.replace(episode=said)
   return turns.rollout(play, state, n_samples, version)

@@ -18,7 +18,6 @@ The noise of a token depends only on (key of the step, row id, position). It is
 the same after a resume, and for any sharding, slots or split of a batch.
 """
 
-import dataclasses
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -34,10 +33,8 @@ from jaxrl_reason.base import Model, Params, Rollout
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rollouts.automaton import Automaton
+from jaxrl_reason.rollouts.draw import BLANK, NONE, Draw, Past
 from jaxrl_reason.rollouts.forcing import Forcing
-
-NONE = -1  # no token sampled
-BLANK = {'tokens': NONE}  # the fill value of arrays; 0 for all others
 
 
 @struct.dataclass
@@ -50,65 +47,10 @@ class Slots:
   over: jax.Array  # bool [S], there is no token to decode
   cache: Any
   out: dict[str, jax.Array]  # [N,C,...]; tokens are NONE until sampled
-  due: jax.Array | None = None  # int [S], of `Draw.forcing`
-  state: jax.Array | None = None  # int [S], of `Draw.automaton`
+  past: Past
   # With fewer slots than rows; None if every row has its own slot.
   row: jax.Array | None = None  # int [B,I], the sample of its prompt in a slot
   taken: jax.Array | None = None  # int [B], samples assigned so far
-
-
-@dataclasses.dataclass(frozen=True)
-class Draw:
-  """Samples tokens of rows; the arrays are of all N rows."""
-
-  model: Model
-  weights: Any
-  sampling: logits_lib.Sampling  # temperature [N]
-  keys: jax.Array  # [N]
-  stop: jax.Array  # int [E]
-  policy_logp: bool
-  entropy: bool
-  forcing: Forcing | None = None
-  automaton: Automaton | None = None
-
-  def __call__(self, hidden, row, t, state=None) -> dict[str, jax.Array]:
-    """Samples the t-th tokens and their log-probs of rows [S] (int, or all)."""
-    logits = self.model.unembed(self.weights, hidden)
-    if self.automaton is not None:
-      logits = self.automaton.allowed(logits, state)
-    sampling = self.sampling.replace(temperature=row(self.sampling.temperature))
-    sums = self.model.sums
-    shaped = logits_lib.shaped(logits, sampling, sums=sums)
-    keys = row(self.keys)
-    at_t = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(t, keys.shape))
-    token, logp = logits_lib.draw(shaped, sampling, at_t, sums)
-    new = {'tokens': token, 'logp': logp}
-    if self.policy_logp:
-      new['policy_logp'] = logits_lib.token_logp(logits, token, sums)
-    if self.entropy:
-      new['entropy'] = logits_lib.entropy(logits)
-    return new
-
-  def forced(self, new: dict, due, t) -> tuple[dict, jax.Array | None]:
-    """Replaces the tokens sampled at t by forced ones; returns the next forcing
-    state too.
-    """
-    if self.forcing is None:
-      return new, None
-    return self.forcing(new, due, t, self.ends(new['tokens']))
-
-  def followed(self, state, token, over):
-    """Returns the states of the automaton after tokens of rows [S], and whether
-    these end there.
-    """
-    if self.automaton is None:
-      return None, False
-    state = jnp.where(over, state, self.automaton.next(state, token))
-    return state, self.automaton.ended[state]
-
-  def ends(self, token: jax.Array) -> jax.Array:
-    """Returns true for tokens [...] that are stop tokens."""
-    return jnp.any(token[..., None] == self.stop, axis=-1) & (token != NONE)
 
 
 def _rows(slots: Slots) -> Callable:
@@ -151,8 +93,8 @@ def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
     draw.weights, slots.token, slots.cache, slots.t, slots.step
   )
   step, t = slots.step + 1, slots.t + 1
-  drawn = draw(hidden, _rows(slots), t, slots.state)
-  new, due = draw.forced(drawn, slots.due, t)
+  given = hidden, _rows(slots), t, slots.past, slots.over
+  new, past, ends = draw.next(*given)
   token = new['tokens']
   if on_token is not None:
     _tell(on_token, t, token, slots.over)
@@ -164,17 +106,9 @@ def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
     x = jnp.where(slots.over, BLANK.get(name, 0), x)
     out[name] = _write(out[name], x, slots, t)
   full = t + 1 == out['tokens'].shape[1]
-  state, ended = draw.followed(slots.state, token, slots.over)
-  over = slots.over | draw.ends(token) | ended | full
+  over = slots.over | ends | full
   return slots.replace(
-    step=step,
-    t=t,
-    token=token,
-    over=over,
-    cache=cache,
-    out=out,
-    due=due,
-    state=state,
+    step=step, t=t, token=token, over=over, cache=cache, out=out, past=past
   )
 
 
@@ -198,6 +132,7 @@ def _refill(draw: Draw, slots: Slots) -> Slots:
     token=jnp.where(begins, token, slots.token),
     over=jnp.where(begins, draw.ends(token) | single, slots.over),
     taken=slots.taken + begins.reshape(b, -1).sum(axis=1),
+    past=draw.restarted(slots.past, token, begins),
   )
 
 
@@ -238,20 +173,22 @@ def trips(max_new: int, segments: int, n_samples: int, slots: int = 0):
   return list(zip(rooms, steps))
 
 
-def _begin(draw: Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
+def _begin(
+  draw: Draw, hidden, cache, routes, prompts, shape, n_slots: int
+) -> Slots:
   """Samples the first token of all rows, and puts a row into every slot.
 
   Args:
     hidden: [B,D], of the prompts' last tokens.
+    prompts: (tokens, valid) [B,P].
     routes: int [S,L,k], experts used in a step, or None.
     shape: (B, G, C).
   """
   b, g, c = shape
   hidden = sharding.rows(jnp.repeat(hidden, g, axis=0))
-  due = draw.forcing and draw.forcing.begin(b * g)
-  state = None if draw.automaton is None else jnp.zeros(b * g, jnp.int32)
-  drawn, out = draw(hidden, trees.identity, 0, state), {}
-  first, due = draw.forced(drawn, due, 0)
+  past, none = draw.begin(hidden, *prompts), jnp.zeros(b * g, bool)
+  first, past, ends = draw.next(hidden, trees.identity, 0, past, none)
+  out = {}
   for k, x in first.items():
     blank = jnp.full((b * g, c), BLANK.get(k, 0), x.dtype)
     out[k] = sharding.rows(blank.at[:, 0].set(x))
@@ -260,9 +197,7 @@ def _begin(draw: Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
       jnp.full((b * g, c, *routes.shape[1:]), moe.UNKNOWN, routes.dtype)
     )
   token, zero = first['tokens'], jnp.int32(0)
-  state, ended = draw.followed(state, token, jnp.zeros(b * g, bool))
-  over = draw.ends(token) | ended | (c == 1)
-  slots = Slots(zero, zero, token, over, cache, out, due, state)
+  slots = Slots(zero, zero, token, ends | (c == 1), cache, out, past)
   return slots if n_slots == g else _shared(slots, b, n_slots)
 
 
@@ -270,12 +205,14 @@ def _shared(slots: Slots, b: int, n_slots: int) -> Slots:
   """Returns slots for a part of the rows: the first rows of each prompt."""
 
   def first(x):
-    return x.reshape(b, -1)[:, :n_slots].reshape(-1)
+    some = x.reshape(b, -1, *x.shape[1:])[:, :n_slots]
+    return some.reshape(-1, *x.shape[1:])
 
   return slots.replace(
     t=jnp.zeros(b * n_slots, jnp.int32),
     token=first(slots.token),
     over=first(slots.over),
+    past=jax.tree.map(first, slots.past),
     row=jnp.broadcast_to(jnp.arange(n_slots), (b, n_slots)),
     taken=jnp.full(b, n_slots),
   )
@@ -300,7 +237,7 @@ def _rollout(draw: Draw, slots: Slots, g: int, version: jax.Array) -> Rollout:
   drawn, routes = slots.out['tokens'] != NONE, slots.out.get('routes')
   ended = jnp.any(draw.ends(slots.out['tokens']), axis=1)
   if draw.automaton is not None:
-    ended |= draw.automaton.ended[slots.state]
+    ended |= draw.automaton.ended[slots.past.state]
   if routes is not None:
     of_prompts = draw.model.sampled_routes(slots.cache)[0]
     routes = routes_of_rows(of_prompts, routes)
@@ -381,16 +318,15 @@ def generate(
   if n_slots < g and name:
     raise ValueError(f'{name} needs a slot for every row, not {slots} of {g}')
   ids = jnp.arange(b * g) if row_ids is None else row_ids
-  temperature = jnp.broadcast_to(sampling.temperature, (b * g,))
-  sampling = sampling.replace(temperature=temperature)
-  weights, keys = model.decode_params(params), trees.row_keys(key, ids)
   told = policy_logp, entropy, forcing, automaton
-  draw = Draw(model, weights, sampling, keys, stop, *told)
+  weights = model.decode_params(params)
+  draw = Draw.make(model, weights, key, ids, sampling, stop, *told)
   loops = trips(c, segments, g, n_slots)
   first = loops[0][0]
   hidden, cache = model.prefill(params, prompts, valid, n_slots, c, first)
   used = model.sampled_routes(cache)[1] if routes else None
-  state = _begin(draw, hidden, cache, used, (b, g, c), n_slots)
+  rows = (prompts, valid), (b, g, c), n_slots
+  state = _begin(draw, hidden, cache, used, *rows)
   if on_token is not None:
     _tell(on_token, state.t, state.token, jnp.zeros_like(state.over))
   for columns, most in loops:

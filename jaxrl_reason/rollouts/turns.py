@@ -28,8 +28,8 @@ from jaxrl_reason.envs import env as env_lib
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.rollouts.draw import NONE, Draw
 from jaxrl_reason.rollouts.episode import Play, State, Turns, begin
-from jaxrl_reason.rollouts.sampler import NONE
 
 PART = 'env'  # the environment's reward part and encoded problems
 
@@ -126,29 +126,6 @@ def require_extend(
     )
 
 
-def drawing(
-  model: Model,
-  weights,
-  key,
-  ids,
-  sampling,
-  stop,
-  policy_logp: bool = False,
-  entropy: bool = False,
-) -> sampler.Draw:
-  """Builds the sampler's `Draw` for rows with ids [N] or [N,k]."""
-  temperature = jnp.broadcast_to(sampling.temperature, ids.shape[:1])
-  return sampler.Draw(
-    model,
-    weights,
-    sampling.replace(temperature=temperature),
-    trees.row_keys(key, ids),
-    stop,
-    policy_logp,
-    entropy,
-  )
-
-
 def generate(
   how: Turns,
   model: Model,
@@ -183,7 +160,7 @@ def generate(
   n = prompts.shape[0] * n_samples
   ids = jnp.arange(n) if row_ids is None else row_ids
   weights = model.decode_params(params)
-  draw = drawing(model, weights, key, ids, sampling, stop, policy_logp)
+  draw = Draw.make(model, weights, key, ids, sampling, stop, policy_logp)
   hidden, cache = model.prefill(params, prompts, valid, n_samples, max_new, 1)
   used = model.sampled_routes(cache)[1] if routes else None
   bounds = cache_lib.spaced(how.most, min(segments, how.most))

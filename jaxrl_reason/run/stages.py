@@ -18,7 +18,12 @@ from jaxrl_reason import losses, sharding
 from jaxrl_reason.base import Model, Prompts
 from jaxrl_reason.config import RL, Data, Run
 from jaxrl_reason.config.training import Preference, Supervised
-from jaxrl_reason.data import controllers, pipeline, preference_pairs
+from jaxrl_reason.data import (
+  controllers,
+  pipeline,
+  preference_pairs,
+  token_bias,
+)
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
@@ -103,7 +108,7 @@ def layout(
   """Lays the state of stage `name` out on the mesh."""
   control = _no_control
   if name == 'rl':
-    gen, _ = generation(rl, data, learn.model)
+    gen = generation(rl, data, learn.model)
     columns = data.prompt_len + rl.hints.room
     control = control_state.first(rl, columns, learn, gen, mesh)
   return states.Layout(learn, mesh, control)
@@ -165,11 +170,9 @@ def supervised_program(name: str, where=None) -> Callable:
   return programs.updating(f, 1, where)
 
 
-def generation(c: RL, data: Data, model: Model) -> tuple[Generation, Sampling]:
-  """Returns the settings of generation: those that select a program, and the
-  traced ones.
-  """
-  gen = Generation(
+def generation(c: RL, data: Data, model: Model) -> Generation:
+  """Returns the settings of generation that select a program."""
+  return Generation(
     model=model,
     n_samples=c.samples,
     max_new=data.completion_len,
@@ -179,7 +182,24 @@ def generation(c: RL, data: Data, model: Model) -> tuple[Generation, Sampling]:
     routes=c.replay_routes,
     chunks=chunks.of(c, data),
   )
-  return gen, Sampling.fixed(c.temperature, c.top_k, c.top_p, c.min_p)
+
+
+def sampling_of(c: RL, tokenizer) -> Sampling:
+  """Returns the traced settings of generation.
+
+  Raises:
+    ValueError: names the bias that is wrong.
+  """
+  return Sampling.fixed(
+    c.temperature,
+    c.top_k,
+    c.top_p,
+    c.min_p,
+    c.repetition_penalty,
+    c.presence_penalty,
+    c.frequency_penalty,
+    token_bias.make(c.logit_bias, tokenizer, 'rl.logit_bias'),
+  )
 
 
 def prompt_encoder(
@@ -220,7 +240,7 @@ def fused_source(
   encode, reward_fn = device.make(
     rewards, task_kernel, tokenizer, data.completion_len, weights
   )
-  gen, sampling = generation(rl, data, learn.model)
+  gen, sampling = generation(rl, data, learn.model), sampling_of(rl, tokenizer)
   if rl.turns.env:
     how = run_turns.of(rl, data, tokenizer, task_kernel)
     gen = dataclasses.replace(gen, turns=how)
@@ -310,7 +330,8 @@ def _host(
   row = prompt_encoder(c, d, parts.tokenizer, None)
   data, questions = sources.questions(planned, parts, row)
   pool, close, player, spent = sources.make_verifier(c, d, learn, parts)
-  made, kinds = generation(c, d, learn.model), sources.kinds_of_rounds(c)
+  made = generation(c, d, learn.model), sampling_of(c, parts.tokenizer)
+  kinds = sources.kinds_of_rounds(c)
   source = sources.host_source(c, learn, made, kinds, parts, pool, player)
 
   def to_device(tree):

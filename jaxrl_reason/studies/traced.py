@@ -122,11 +122,13 @@ def maker(
       values.get(f'rl.rewards.{k}.weight', p.get('weight', 1.0))
       for k, p in c.rewards.items()
     ]
-    source, _, _ = stages.fused_source(
+    source, _, fixed = stages.fused_source(
       c, config.data, learner, kernel, tokenizer, weights
     )
     settings = [values[f'rl.{k}'] for k in SAMPLING]
     settings[1] = jnp.asarray(settings[1], jnp.int32)
-    return learner, source, Sampling.make(*settings)
+    sampling = Sampling.make(*settings)
+    same = dict(penalties=fixed.penalties, bias=fixed.bias)
+    return learner, source, sampling.replace(**same)
 
   return made

@@ -106,12 +106,11 @@ def _with_statistic(
   Args:
     statistic: logits [N,c,V] -> [N,c].
   """
-  shape, sums = batch.tokens.shape, learner.model.sums
-  temperature = jnp.broadcast_to(batch.temperature[:, None], shape)
+  sums, given = learner.model.sums, (learner.model, batch, sampling, packed)
+  shape, beside = logprobs.shaping(*given, **learner.columns)
 
-  def part(logits, taken, temperature):
-    drawn = sampling.replace(temperature=temperature)
-    logits = logits_lib.shaped(logits, drawn, taken, sums)
+  def part(logits, taken, *columns):
+    logits = shape(logits, taken, *columns)
     logp = logits_lib.token_logp(logits, taken, sums)
     return logp, statistic(logits)
 
@@ -120,7 +119,7 @@ def _with_statistic(
     params,
     batch,
     part,
-    temperature,
+    *beside,
     packed=packed,
     **learner.columns,
   )[0]

@@ -340,6 +340,32 @@ def test_prompts_that_give_hints(folder, tmp_path):
   assert said('own') != said('own+hint=0.7')
 
 
+def test_penalties_and_biases_are_settings_of_the_answers(folder):
+  """A bias of 50 is the token of every answer, also in chunks."""
+
+  def ask(*more):
+    given = [f'--model={folder}/run', f'--suite={folder}/suite.jsonl?question=q'
+      f'&answer=a&verifier={folder}/mine.py:odd&n=2', '--k=1',
+      f'--out={folder}/biased', '--max_new=6', *more]  # fmt: skip
+    run(*given)
+    (path,) = (folder / 'biased' / 'answers').glob('*.jsonl')
+    found = records.finished(path)
+    (about,) = path.parent.glob('*.json')
+    about = json.loads(about.read_text())
+    shutil.rmtree(folder / 'biased')
+    return {r['completion'] for r in found}, about
+
+  bias = '--logit_bias={"7": 50}'
+  texts, about = ask(bias, '--presence_penalty=1')
+  assert texts == {'777777'}
+  assert about['logit_bias'] == {'7': 50} and about['presence_penalty'] == 1
+  assert 'frequency_penalty' not in about
+  chunks = '--chunk=4', '--carry=2'
+  assert ask(bias, '--frequency_penalty=2', *chunks)[0] == {'777777'}
+  texts, _ = ask(bias, '--repetition_penalty=99', *chunks)
+  assert '777777' not in texts and all(x.startswith('7') for x in texts)
+
+
 def test_generate_and_grade_read_what_evaluate_wrote(whole, folder, tmp_path):
   run(
     *flags(folder, tmp_path), '--suite=run:heldout?n=3', f'--model={folder}/run'

@@ -15,6 +15,7 @@ from small import small_config, small_model
 from jaxrl_reason import generate as generate_command
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.evals import generation as generate
+from jaxrl_reason.evals import sampling_settings
 from jaxrl_reason.verifiers import grading as grade
 from jaxrl_reason.verifiers import records
 
@@ -125,11 +126,16 @@ def test_a_file_of_other_settings_is_refused(generator, prompts, tmp_path):
   out = tmp_path / 'out.jsonl'
   generate.to_file(generator, prompts, out, batch=2, template='qa')
   assert {r['temperature'] for r in records.finished(out)} == {1.0}
-  before = out.read_bytes()
+  before, neutral = out.read_bytes(), sampling_settings.NEUTRAL
   others = [
     (dict(name='another'), {}, 'model'),
-    (dict(sampling=generate.NEUTRAL | {'temperature': 0.5}), {}, 'temperature'),
-    (dict(sampling=generate.NEUTRAL | {'top_k': 5}), {}, 'top_k'),
+    (
+      dict(sampling=neutral | {'temperature': 0.5}),
+      {},
+      'temperature',
+    ),
+    (dict(sampling=neutral | {'top_k': 5}), {}, 'top_k'),
+    (dict(biases={'7': 1.0}), {}, 'logit_bias'),
     (dict(seed=1), {}, 'seed'),
     (dict(max_new=11), {}, 'max_new'),
     ({}, dict(template='boxed'), 'template'),
@@ -149,16 +155,22 @@ def test_a_file_of_other_settings_is_refused(generator, prompts, tmp_path):
 def test_sampling_is_the_models_unless_flags_set_it(folder, tmp_path):
   def found(text, **flags):
     (tmp_path / 'generation_config.json').write_text(json.dumps(text))
-    return generate.sampling_of(tmp_path, flags)
+    return sampling_settings.of_model(tmp_path, flags)
 
   of_model = {'temperature': 0.6, 'top_k': 20, 'top_p': 0.95, 'do_sample': True}
-  own = {'temperature': 0.6, 'top_k': 20, 'top_p': 0.95, 'min_p': 0.0}
+  own = sampling_settings.NEUTRAL | {
+    'temperature': 0.6, 'top_k': 20, 'top_p': 0.95,
+  }  # fmt: skip
   assert found(of_model) == own
+  # Greedy decoding in transformers has this penalty too.
+  penalty = {'repetition_penalty': 1.1}
+  greedy = found(of_model | penalty | {'do_sample': False})
+  assert greedy == sampling_settings.NEUTRAL | penalty
   assert found(of_model, temperature=0.0, top_k=0) == own | {
     'temperature': 0.0, 'top_k': 0,
   }  # fmt: skip
-  assert found(of_model | {'do_sample': False}) == generate.NEUTRAL
-  assert generate.sampling_of(None, {'top_p': 0.5})['top_p'] == 0.5
+  assert found(of_model | {'do_sample': False}) == sampling_settings.NEUTRAL
+  assert sampling_settings.of_model(None, {'top_p': 0.5})['top_p'] == 0.5
   with pytest.raises(ValueError, match='--top_p=7: must be'):
     found({'top_p': 7})
   model = shutil.copytree(folder, tmp_path / 'model')
@@ -247,13 +259,46 @@ def test_the_command(folder):
     ('--thinking=on', '--thinking=on needs --chat'),
     ('--stop=', '--stop= is empty'),
     ('--json_schema=none.json', '--json_schema=none.json does not exist'),
-    ('--regex=a(', "'a[(]': Failed to build"),
+    ('--repetition_penalty=0', '--repetition_penalty=0.0: must be a number ab'),
+    ('--presence_penalty=2.5', '--presence_penalty=2.5: must be a number of'),
+    ('--frequency_penalty=-3', '--frequency_penalty=-3.0: must be'),
+    ('--logit_bias=[1]', '--logit_bias=.1.: must be a JSON object'),
+    ('--logit_bias={"": 1}', "--logit_bias: '' is the text of 0 tokens"),
+    ('--logit_bias={"id:9999": 1}', 'id:9999: the tokenizer has 305 tokens'),
+    ('--logit_bias={"id:9": "x"}', "'id:9': 'x': must be a finite number"),
   ],
 )
 def test_arguments_are_checked_as_a_config_is(folder, flag, words):
   given = [f'--model={folder}', '--prompt=2+3', '--max_new=2', flag]
   with pytest.raises(ValueError, match=words):
     generate.run(generate_command.parser().parse(given))
+
+
+@pytest.mark.parametrize('flag', ['--regex=a(', '--regex=[', '--regex=a{2,1}'])
+def test_a_wrong_expression_is_refused_before_the_model_is_loaded(flag):
+  given = ['--model=nowhere', '--prompt=2', flag]
+  with pytest.raises(ValueError, match=f'{re.escape(flag[8:])}.*: Failed'):
+    generate.run(generate_command.parser().parse(given))
+
+
+def test_penalties_and_biases_change_what_is_generated(folder):
+  """A bias of 100 is one token for ever; a penalty ends its repetition."""
+
+  def run(*flags):
+    given = [f'--model={folder}', '--prompt=2+3', '--max_new=6', *flags]
+    a = generate_command.parser().parse([*given, '--temperature=0'])
+    words = []
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr('builtins.print', lambda text, **_: words.append(text))
+      line = generate.run(a)
+    return ''.join(words).strip(), line
+
+  text, line = run('--logit_bias={"7": 100}')
+  assert text == '777777' and 'penalty' not in line
+  text, line = run('--logit_bias={"7": 100}', '--frequency_penalty=2')
+  assert text == '777777' and 'frequency_penalty=2' in line
+  text, _ = run('--logit_bias={"7": 30}', '--repetition_penalty=50')
+  assert text.startswith('7') and text != '777777'
 
 
 def test_two_ends_of_a_completion_are_refused(folder):

@@ -66,13 +66,27 @@ SETTINGS = {
   'min_p': {'min_p': 0.2},
   'all': {'temperature': 1.3, 'top_k': 8, 'top_p': 0.9, 'min_p': 0.02},
 }
+BIAS = np.where(np.arange(15) == 5, 1.5, 0)  # one token fewer than the model's
+PENALTIES = {
+  'repetition': {'repetition_penalty': 1.7},
+  'encouraged': {'repetition_penalty': 0.6, 'frequency_penalty': -1.0},
+  'both counts': {'presence_penalty': 0.9, 'frequency_penalty': 0.4},
+  'bias': {'logit_bias': BIAS},
+  'and filters': {
+    'temperature': 0.7, 'top_p': 0.9, 'repetition_penalty': 1.3,
+    'presence_penalty': 0.5, 'frequency_penalty': 0.5, 'logit_bias': BIAS,
+  },
+}  # fmt: skip
 
 
-@pytest.mark.parametrize('name', SETTINGS)
+@pytest.mark.parametrize('name', [*SETTINGS, *PENALTIES])
 @pytest.mark.parametrize('chunk', [0, 2])
 def test_log_probs_equal_the_trainers(tiny, generate, name, chunk):
   _, model, params = tiny
-  sampling = Sampling.make(**SETTINGS[name])
+  if name in SETTINGS:
+    sampling = Sampling.make(**SETTINGS[name])
+  else:
+    sampling = Sampling.fixed(**PENALTIES[name])
   out = generate(params, jax.random.key(3), sampling, STOP)
   tokens, valid, mask = whole(out)
 
@@ -86,6 +100,83 @@ def test_log_probs_equal_the_trainers(tiny, generate, name, chunk):
   gap = jnp.where(mask, score(1.0, Sampling.make()) - out.policy_logp, 0)
   assert float(jnp.abs(gap).max()) < 1e-5
   assert float(jnp.abs(out.logp).max()) > 0.01  # something was uncertain
+
+
+def by_hand(logits, prompt, before, settings):
+  """Logits [V] of a row's next token, by the definitions of transformers
+  (repetition) and of OpenAI's API (presence, frequency), token by token.
+  """
+  out = logits.astype(np.float64)
+  out[: len(BIAS)] += settings.get('logit_bias', 0)
+  for v in {*prompt, *before}:
+    by = settings.get('repetition_penalty', 1.0)
+    out[v] = out[v] / by if out[v] > 0 else out[v] * by
+  for v in before:
+    out[v] -= settings.get('frequency_penalty', 0.0)
+  for v in set(before):
+    out[v] -= settings.get('presence_penalty', 0.0)
+  return out / settings.get('temperature', 1.0)
+
+
+@pytest.mark.parametrize('slots', [0, 2])
+@pytest.mark.parametrize('name', ['repetition', 'encouraged', 'both counts'])
+def test_penalties_count_the_earlier_tokens(tiny, name, slots):
+  _, model, params = tiny
+  settings = PENALTIES[name]
+  sampling = Sampling.fixed(**settings)
+  out = make(model, slots=slots)(params, jax.random.key(3), sampling, STOP)
+  tokens, valid, mask = map(np.asarray, whole(out))
+  hidden = model.hidden(params, jnp.asarray(tokens), jnp.asarray(valid))
+  logits = np.asarray(model.unembed(params, hidden))
+  repeats = 0
+  for row, there, on, logp, z in zip(tokens, valid, mask, out.logp, logits):
+    prompt = row[:P][there[:P]]
+    for t in np.flatnonzero(on):
+      before, own = row[P : P + t], row[P + t]
+      shaped = by_hand(z[P + t - 1], prompt, before, settings)
+      want = shaped[own] - np.log(np.exp(shaped).sum())
+      np.testing.assert_allclose(logp[t], want, atol=1e-5)
+      repeats += own in before
+  assert repeats > 0 or name == 'both counts'
+
+
+def test_slots_draw_the_same_tokens_with_penalties(tiny):
+  _, model, params = tiny
+  sampling = Sampling.fixed(**PENALTIES['and filters'])
+  given = params, jax.random.key(3), sampling, STOP
+  want, got = make(model)(*given), make(model, slots=2)(*given)
+  np.testing.assert_array_equal(want.tokens, got.tokens)
+  np.testing.assert_allclose(want.logp, got.logp, atol=1e-6)
+
+
+def test_penalties_of_packed_rows_are_refused(tiny):
+  _, model, params = tiny
+  tokens, valid = prompts()
+  rows, packing = Rows(tokens, valid), object()
+  with pytest.raises(ValueError, match='need the earlier tokens of a row'):
+    sampling = Sampling.fixed(presence_penalty=1.0)
+    shape, beside = logprobs.shaping(model, rows, sampling, packing, start=2)
+    shape(jnp.zeros((B, P, 16)), tokens, *beside)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize('penalty', [0.5, 1.3])
+def test_the_repetition_penalty_is_that_of_transformers(penalty):
+  torch, library = map(pytest.importorskip, ('torch', 'transformers'))
+  rng = np.random.default_rng(0)
+  logits = rng.normal(size=(20, 50)).astype(np.float32)
+  prompt, before = rng.integers(0, 50, (20, 7)), rng.integers(0, 50, (20, 4))
+  theirs = library.RepetitionPenaltyLogitsProcessor(penalty)
+  ids = torch.tensor(np.concatenate([prompt, before], axis=1))
+  want = theirs(ids, torch.tensor(logits)).numpy()
+  given = (jnp.ones(prompt.shape, bool), 50), (jnp.ones(before.shape, bool), 50)
+  seen = logits_lib.Seen(
+    logits_lib.counts(prompt, *given[0]) > 0,
+    logits_lib.counts(before, *given[1]),
+  )
+  sampling = Sampling.fixed(repetition_penalty=penalty)
+  got = logits_lib.shaped(jnp.asarray(logits), sampling, seen=seen)
+  np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 def test_scores_of_all_columns_agree_with_scores_from_start(tiny, generate):

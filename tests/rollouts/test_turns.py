@@ -19,7 +19,7 @@ from jaxrl_reason.models import adapters, logprobs
 from jaxrl_reason.models import spec as spec_lib
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.rollouts import turns
-from jaxrl_reason.rollouts.sampler import NONE
+from jaxrl_reason.rollouts.draw import NONE
 
 B, G, P, C, MOST = 4, 6, 4, 26, 4
 STOP = jnp.array([1, -1])

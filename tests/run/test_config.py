@@ -234,7 +234,7 @@ def test_every_number_has_a_range_and_no_other_key_has():
 @pytest.mark.parametrize('key', RANGES)
 def test_values_out_of_range_are_refused_with_key_value_and_range(key):
   kind = RANGES[key]
-  bad = [-1, float('nan'), float('inf'), None]
+  bad = [min(-1, kind.low - 1), float('nan'), float('inf'), None]
   bad += [kind.low] if kind.above else []
   bad += [kind.high] if kind.below else [kind.high + 1]
   bad += [2.5, True] if kind.whole else []
@@ -266,7 +266,8 @@ def test_values_that_cannot_work_are_refused():
     'data.files.heldout': 1.0, 'model.layers': 0, 'remat_gib': 0.0,
     'rl.critic.optimizer.lr': float('nan'), 'eval.problems': 0,
     'sft.rows': 0, 'pretrain.stop_loss': -1.0, 'rl.parts': 0,
-    'rl.temperature': 0.0, 'lora.alpha': 0.0,
+    'rl.temperature': 0.0, 'lora.alpha': 0.0, 'rl.repetition_penalty': 0.0,
+    'rl.presence_penalty': 2.5, 'rl.frequency_penalty': -2.5,
   }.items():  # fmt: skip
     config = config_lib.default()
     config.update_from_flattened_dict({key: value})

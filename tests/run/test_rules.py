@@ -25,6 +25,7 @@ MOVES = {'rl.reference.every': 5, 'rl.loss.kl_coef': 0.01}
 POOL = {'data.controller.name': 'uniform', 'data.controller.refresh': 10}
 SCHEDULE = {'by': 'step', 'at': [0, 5, 9], 'values': [1, 0, 1]}
 OPD = {'rl.algorithm': 'opd', 'rl.teacher.weights': 'a_run'}
+PENALTY = {'rl.repetition_penalty': 1.2, 'rl.logprob_chunk': 8}
 UNDER = OPD | {
   'rl.teacher.prompt': '{solution} {prompt}',
   'rl.teacher.prompt_len': 40,
@@ -360,6 +361,26 @@ EXAMPLES = [
   (OPD | {'rl.top_k': 5}, 'rl.top_k=5: a teacher scores the whole vocabulary'),
   (OPD | {'rl.top_p': 0.9}, 'rl.top_p=0.9: a teacher scores the whole voc'),
   (OPD | {'rl.min_p': 0.1}, 'rl.min_p=0.1: a teacher scores the whole voc'),
+  (OPD | {'rl.logit_bias': {'7': 1.0}}, "logit_bias={'7': 1.0}: a teacher sc"),
+  (
+    {'rl.presence_penalty': 0.1},
+    'counts .*logprob_chunk=0 all',
+  ),
+  (PENALTY | {'rl.algorithm': 'tbrm'}, 'whole logits, and the counts of earl'),
+  (PENALTY | {'rl.padding': 'packed:64'}, "padding='packed:64' and rl.repet"),
+  (
+    PENALTY | {'rl.chunks.tokens': 8, 'rl.chunks.carry': 2},
+    'rl.chunks.tokens=8 and rl.repetition_penalty=1.2 cannot be combined',
+  ),
+  (
+    PENALTY | {'rl.turns.env': 'calculator'},
+    "rl.turns.env='calculator' and rl.repetition_penalty=1.2 cannot be com",
+  ),
+  (
+    PENALTY | HINTS | {'rl.hints.learn': True, 'rl.loss.offpolicy': 'sft'},
+    'rl.hints.learn=True and rl.repetition_penalty=1.2 cannot be combined',
+  ),
+  (PENALTY | OPD, "teacher.weights='.*' and rl.repetition_penalty=1.2 cannot"),
   ({'rl.temperature_control.entropy': 0.3, 'rl.algorithm': 'tbrm'}, 'no entr'),
   (
     {'rl.temperature_control.entropy': 0.3, 'rl.temperature': 3.0},

@@ -211,9 +211,9 @@ def test_a_stage_trains_as_the_config_says(tmp_path):
     s: stages.learner(config, model, s).balance_coef for s in config.stages
   }
   assert coefs == {'pretrain': 0.0, 'sft': 0.25, 'rl': 0.5}
-  assert not stages.generation(config.rl, config.data, model)[0].routes
+  assert not stages.generation(config.rl, config.data, model).routes
   config = config.changed({'rl.replay_routes': True})
-  assert stages.generation(config.rl, config.data, model)[0].routes
+  assert stages.generation(config.rl, config.data, model).routes
 
 
 @pytest.mark.parametrize(

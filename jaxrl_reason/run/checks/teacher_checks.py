@@ -57,6 +57,7 @@ def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
       rl__top_k=t.weights and c.top_k,
       rl__top_p=t.weights and c.top_p < 1 and c.top_p,
       rl__min_p=t.weights and c.min_p,
+      rl__logit_bias=t.weights and c.logit_bias,
     ),
   )
 

@@ -206,9 +206,11 @@ def rl_rollout(
   )
 
 
-def rl_greedy(gen: Generation, params, prompts, root, step, stop) -> Rollout:
+def rl_greedy(
+  gen: Generation, params, prompts, root, step, sampling, stop
+) -> Rollout:
   """Computes the greedy completion of each prompt."""
-  return fused.greedy(gen, params, prompts, root, step, stop)
+  return fused.greedy(gen, params, prompts, root, step, sampling, stop)
 
 
 def rl_score(

@@ -1,0 +1,134 @@
+"""Options of an evaluation, and the settings of its cells."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from jaxrl_reason.evals import (
+  contamination,
+  loading,
+  prompts,
+  sampling_settings,
+)
+from jaxrl_reason.evals.suites import Suite
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models.chunk_layout import Chunks
+
+MAX_NEW = 512  # for models without a run that has a completion length
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The values of the command's flags; see its help."""
+
+  models: Sequence[str]
+  suites: Sequence[str]
+  out: epath.Path
+  prompts: Sequence[str] = (prompts.OWN,)
+  temperatures: Sequence[float] = (1.0,)
+  k: int | None = None  # None: as many as each suite is reported with
+  greedy: bool = True
+  batch: int = 256
+  max_new: int | None = None
+  budgets: Sequence[int] = ()
+  top_k: int = 0
+  top_p: float = 1.0
+  min_p: float = 0.0
+  repetition_penalty: float = 1.0
+  presence_penalty: float = 0.0
+  frequency_penalty: float = 0.0
+  logit_bias: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  chunk: int = 0
+  carry: int = 0
+  least: int = 0
+  wait: str = ''
+  most: int = 0
+  final: str = ''
+  seed: int = 0
+  dtype: str | None = None
+  mesh: Sequence[int] = (-1, 1, 1)
+  system: str = ''
+  thinking: bool | None = None
+  base: str = ''
+  train: Sequence[str] = ()
+  ngram: int = contamination.N
+  contamination_limit: float = 0.01
+  allow_contamination: bool = False
+  workers: int = 2
+  timeout_s: float = 10.0
+
+
+def of(
+  o: Options,
+  model: str,
+  suite: Suite,
+  variant: prompts.Variant,
+  temperature: float,
+) -> dict[str, Any]:
+  """Returns all settings that the answers of a cell depend on, without settings
+  of the computation (batch, devices).
+  """
+  run_config = loading.run_of(model)
+  max_new = o.max_new
+  if max_new is None:
+    max_new = run_config.data.completion_len if run_config else MAX_NEW
+  same = ('greedy', 'top_k', 'top_p', 'min_p', 'seed', 'system')
+  return {
+    'model': model,
+    'suite': suite.name,
+    'variant': variant.name,
+    'temperature': float(temperature),
+    'max_new': max_new,
+    'k': suite.samples if o.k is None else o.k,
+    'problems': suite.digest(),
+    'dtype': o.dtype or loading.default_dtype(),
+    'thinking': o.thinking,
+    'budgets': sorted(o.budgets),
+    'base': loading.full_name(o.base) if o.base else None,
+    **{k: getattr(o, k) for k in same},
+    **forced(o),
+    **_repeats(o),
+    **_chunks(o, run_config, max_new),
+  }
+
+
+def _chunks(o: Options, run_config, max_new: int) -> dict[str, int]:
+  """Returns the chunks of completions, by default those of the run; {}:
+  none.
+  """
+  found = {'chunk': o.chunk, 'carry': o.carry}
+  of_run = run_config.rl.get('chunks') if run_config else None
+  if of_run and not o.chunk:  # a run of an older version has none
+    found = {'chunk': of_run.tokens, 'carry': of_run.carry}
+  return found if 0 < found['chunk'] < max_new else {}
+
+
+def chunks_of(settings: dict[str, Any]) -> Chunks | None:
+  """Returns the chunks of a cell's answers."""
+  if 'chunk' not in settings:
+    return None
+  return Chunks(settings['chunk'], settings['carry'])
+
+
+def forced(o: Options) -> dict[str, Any]:
+  """Returns the forced budget; {}: none, as in files of older versions."""
+  found = {k: getattr(o, k) for k in ('least', 'wait', 'most', 'final')}
+  return found if any(found.values()) else {}
+
+
+def _repeats(o: Options) -> dict[str, Any]:
+  """Returns the penalties and biases that are set; files of older versions
+  have none.
+  """
+  neutral = sampling_settings.NEUTRAL | {'logit_bias': {}}
+  names = [k for k in neutral if k.endswith(('_penalty', '_bias'))]
+  return {k: getattr(o, k) for k in names if getattr(o, k) != neutral[k]}
+
+
+def sampling(o: Options, temperature: float, tokenizer: Any) -> Sampling:
+  """Returns the settings at one temperature."""
+  keys = [k for k in sampling_settings.NEUTRAL if k != 'temperature']
+  values = {k: getattr(o, k) for k in keys} | {'temperature': temperature}
+  return sampling_settings.make(values, o.logit_bias, tokenizer)
