@@ -5,7 +5,7 @@ import re
 
 from paths import ROOT, load_recipe
 
-from jaxrl_reason.config.rl import Turns
+from jaxrl_reason.config.rl_sections import Turns
 
 TOPOLOGY = re.compile(r'\b(?:v4|v5e|v5p|v6e|tpu7x):\d+(?:x\d+)+\b')
 

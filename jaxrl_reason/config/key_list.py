@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from jaxrl_reason.config import changes
 from jaxrl_reason.config.record import Record, kind_of
-from jaxrl_reason.config.rl import Loss
+from jaxrl_reason.config.rl_sections import Loss
 from jaxrl_reason.config.run import Run
 from jaxrl_reason.losses import defaults
 from jaxrl_reason.names import nearest_path

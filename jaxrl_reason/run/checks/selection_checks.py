@@ -1,7 +1,7 @@
 """Rules of the rl stage's filters, refill, replay, hints and shaped rewards."""
 
 from jaxrl_reason.config import RL, rules
-from jaxrl_reason.config import rl as sections
+from jaxrl_reason.config import rl_sections as sections
 from jaxrl_reason.rollouts import extra, filters, hints, progress, replay
 from jaxrl_reason.rollouts import reward_shaping as shaping
 

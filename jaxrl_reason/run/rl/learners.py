@@ -5,7 +5,7 @@ import dataclasses
 from jaxrl_reason import losses
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import Run
-from jaxrl_reason.config.rl import Critic
+from jaxrl_reason.config.rl_sections import Critic
 from jaxrl_reason.config.training import Preference, Supervised
 from jaxrl_reason.losses import aggregation
 from jaxrl_reason.run.rl import chunk_settings as run_chunks

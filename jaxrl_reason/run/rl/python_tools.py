@@ -10,7 +10,7 @@ import jax
 from jaxrl_reason import envs
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Data
-from jaxrl_reason.config.rl import Turns
+from jaxrl_reason.config.rl_sections import Turns
 from jaxrl_reason.data import chat
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.names import choice, nearest

@@ -15,7 +15,7 @@ from etils import epath
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import conversion, hf, other_run, pretrained
 from jaxrl_reason.config import Data
-from jaxrl_reason.config.rl import Teacher as TeacherSection
+from jaxrl_reason.config.rl_sections import Teacher as TeacherSection
 from jaxrl_reason.config.run import Model as ModelSection
 from jaxrl_reason.data import lengths, pipeline
 from jaxrl_reason.data.problems import Problems
