@@ -1,4 +1,4 @@
-"""A page in a real headless Chromium, spoken to by its debugging protocol."""
+"""Controls a page in a headless Chromium by its debugging protocol."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ WAIT_S = 60.0
 
 
 def binary() -> str:
-  """The browser's program; skips the test where there is none."""
+  """Returns the browser's program, or skips the test."""
   pytest.importorskip('websocket', reason='websocket-client is not installed')
   for name in NAMES:
     if path := shutil.which(name):
@@ -51,7 +51,7 @@ class Page:
     self.call('Page.navigate', url=address)
 
   def _target(self) -> str:
-    """The address of the only tab, once the browser is there."""
+    """Returns the address of the only tab, when the browser has started."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
       try:
@@ -67,7 +67,7 @@ class Page:
     raise TimeoutError('the browser did not start')
 
   def call(self, method: str, **params):
-    """What the browser answers; events that come before it are noted."""
+    """Returns the reply of the browser, and records events before it."""
     self._n += 1
     message = {'id': self._n, 'method': method, 'params': params}
     self._socket.send(json.dumps(message))
@@ -89,7 +89,7 @@ class Page:
       self.requests.append(params['request']['url'])
 
   def js(self, expression: str):
-    """The value of an expression, awaited."""
+    """Returns the awaited value of an expression."""
     got = self.call(
       'Runtime.evaluate',
       expression=expression,

@@ -1,5 +1,5 @@
-"""States kept on hosts' own disks: any layout from any other, bit for bit, and
-nothing that is damaged, half there or of a past that was left.
+"""Copies of states on the hosts' disks: any layout is restored from any other,
+bit for bit. Damaged, incomplete and outdated copies are not read.
 """
 
 import json
@@ -29,7 +29,7 @@ WHERE = {'w': ('fsdp', 'tensor'), 'b': (), 'step': (), 'm': ('data', None)}
 
 
 def state_of(value: float, mesh) -> dict:
-  """Arrays of several dtypes and layouts, `value` in them."""
+  """Returns arrays of several dtypes and layouts, filled with `value`."""
   rng = np.random.default_rng(0)
   made = {
     'w': jnp.asarray(rng.random((8, 12)), jnp.bfloat16) + value,
@@ -49,7 +49,7 @@ def bits(state) -> dict:
 
 
 def opened(tmp_path, every=2):
-  """The checkpoints of a workdir, with those of the host beside them."""
+  """Returns the checkpoints of a workdir and of the host's disk."""
   workdir = epath.Path(tmp_path / 'w')
   workdir.mkdir(exist_ok=True)
   near = emergency.Emergency(workdir, every, str(tmp_path / 'disk'))
@@ -57,7 +57,7 @@ def opened(tmp_path, every=2):
 
 
 def found(checkpoints, mesh):
-  """(step, state) as a start finds it."""
+  """Returns (step, state) that a start would read."""
 
   def read(step, record, restore):
     template = jax.eval_shape(lambda: state_of(0.0, mesh))
@@ -130,8 +130,8 @@ def test_no_flipped_bit_and_no_cut_is_read(tmp_path):
 
 
 def test_checkpoints_of_an_abandoned_past_are_never_read(tmp_path):
-  """A start went on from step 2, though 4 had been kept: on a disk that was
-  away then, or with emergency checkpoints switched off.
+  """A start resumed from step 2 although step 4 had been kept, on a disk that
+  was missing then, or with emergency checkpoints switched off.
   """
   mesh = sharding.make_mesh((4, 2, 1))
   first = opened(tmp_path)
@@ -217,7 +217,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path, folder, words):
 
 @pytest.fixture
 def served(tmp_path, monkeypatch):
-  """This process as number 0, which serves `there`; asked as if by another."""
+  """Serves `there` as process 0, and requests it as another process."""
   state = types.SimpleNamespace(coordinator_address='localhost:1')
   monkeypatch.setattr(service, 'state', lambda: state)
   monkeypatch.setattr(hosts, 'gather', lambda value: [value])
@@ -305,7 +305,7 @@ def test_an_unsigned_reply_is_an_error(served, line):
 
 
 def test_a_request_cannot_be_sent_twice(served):
-  """Each connection has a challenge of its own."""
+  """Each connection has its own challenge."""
   line = b'{"do": "get", "name": "ab12/4.0.2", "first": 0, "n": 1}\n'
   old = parcels._signature(served._secret, b'0' * parcels.CHALLENGE, line)
   with socket.create_connection(served._where[0], 10) as s:
@@ -340,7 +340,7 @@ def test_an_interrupted_copy_is_not_kept(served, tmp_path):
 def test_a_peer_whose_disk_is_full_does_not_fill_this_one(
   tmp_path, monkeypatch
 ):
-  """Files of two sets at most, the last whole one among them."""
+  """Files of at most two sets are kept, with the last complete one."""
   mesh = sharding.make_mesh((2, 2, 2))
   checkpoints = opened(tmp_path)
   checkpoints.near.begin(0)

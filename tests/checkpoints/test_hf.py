@@ -1,4 +1,6 @@
-"""Folders of safetensors: exact both ways, and refused by name when wrong."""
+"""Folders of safetensors are read and written exactly; wrong folders are
+refused with the name of the tensor.
+"""
 
 import json
 import re
@@ -60,7 +62,7 @@ def test_import_of_export_is_bit_identical(
 
 
 def test_layouts_by_hand(folder, params):
-  """[in, heads, width] of ours is [heads * width, in] on disk."""
+  """Our [in, heads, width] is [heads * width, in] on disk."""
   disk = library.load_file(folder / hf.SINGLE)
   q = disk['model.layers.1.self_attn.q_proj.weight']
   ours = np.asarray(params['layers']['attn']['q'])

@@ -1,4 +1,6 @@
-"""Checkpoints: what goes wrong in the writer thread is said, nothing lost."""
+"""Checkpoints: errors of the writer thread are reported, and nothing is
+lost.
+"""
 
 import json
 import random
@@ -71,7 +73,7 @@ def test_offloaded_arrays_are_restored_to_the_host(tmp_path):
 
 
 def test_a_relative_folder_works(tmp_path, monkeypatch):
-  """Orbax takes absolute paths alone: a save would fail in its thread."""
+  """Orbax accepts only absolute paths: a save would fail in its thread."""
   monkeypatch.chdir(tmp_path)
   checkpoints, read = saved('run', 3)
   assert checkpoints.latest(read) == (3, (3.0, 3.0))
@@ -84,12 +86,12 @@ def test_a_relative_folder_works(tmp_path, monkeypatch):
 
 @pytest.fixture
 def quick(monkeypatch):
-  """No waits between one try and the next."""
+  """Removes the waits between retries."""
   monkeypatch.setattr(files, 'WAITS_S', (0.0, 0.0))
 
 
 def saved(tmp_path, *steps, origin=None):
-  """(checkpoints of one workdir, how to read one of them)."""
+  """Returns (checkpoints of one workdir, function that reads one of them)."""
   checkpoints = manager.Checkpoints(
     epath.Path(tmp_path), keep=len(steps), origin=origin
   )
@@ -191,7 +193,7 @@ def test_an_unreadable_checkpoint_is_not_damaged(tmp_path, quick, monkeypatch):
 
 @pytest.mark.parametrize('kind', [ValueError, KeyError, RuntimeError, OSError])
 def test_an_error_of_the_reader_moves_nothing(tmp_path, kind):
-  """A mesh that the heads do not divide, a bug: none of it is damage."""
+  """A mesh that does not divide the heads, or a bug, is not damage."""
   checkpoints, _ = saved(tmp_path, 3, 6)
   before = all_files(tmp_path)
 

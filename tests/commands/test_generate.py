@@ -1,4 +1,4 @@
-"""Streamed text is the sampled text; a file goes on where it was stopped."""
+"""Streamed text is the sampled text, and interrupted files are continued."""
 
 import dataclasses
 import json
@@ -66,7 +66,7 @@ def test_streamed_text_is_the_sampled_text(folder):
 
 
 def test_a_stop_cuts_the_same_completion(generator, folder, prompts, tmp_path):
-  """The same tokens up to the stop, also in the stream; the rest is not
+  """The tokens before the stop are equal, also in the stream, and no more are
   decoded.
   """
   ids = generate._ids(generator, {'prompt': 'apples'}, {})
@@ -89,7 +89,7 @@ def test_a_stop_cuts_the_same_completion(generator, folder, prompts, tmp_path):
 
 
 def test_completions_match_an_expression(folder, prompts, tmp_path):
-  """The end of text is sampled where the expression may end, and only there."""
+  """The end token is sampled only if the expression may end there."""
   pytest.importorskip('outlines_core')
   g, out = load(folder, expression='(yes|no), [0-9]{1,3}'), tmp_path / 'o.jsonl'
   generate.to_file(g, prompts, out, batch=5)
@@ -182,7 +182,7 @@ def test_sampling_is_the_models_unless_flags_set_it(folder, tmp_path):
 
 
 def test_grade_reads_the_output_of_generate(generator, tmp_path):
-  """`grade` reads what `generate` writes, line ends inside texts and all."""
+  """Texts may contain line ends."""
   rows = [{'prompt': f'{i}\u2028x', 'answer': '5'} for i in range(2)]
   prompts, out = tmp_path / 'p.jsonl', tmp_path / 'out.jsonl'
   prompts.write_text(
@@ -314,7 +314,7 @@ def test_a_template_beside_chat_is_refused(folder):
 
 
 def test_a_model_with_too_few_embeddings_is_refused(folder, tmp_path):
-  """Fewer embeddings than tokens would be read modulo nothing: clamped."""
+  """Otherwise jax would clamp the indices of the missing tokens."""
   small = shutil.copytree(folder, tmp_path / 'small')
   for path in small.glob('*.safetensors'):
     path.unlink()

@@ -1,4 +1,4 @@
-"""`jaxrl keys`: every key of a recipe with default, range and meaning."""
+"""`jaxrl keys` prints every key of a recipe with default, range and meaning."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A recipe or flag that cannot be read is said in one line, with its place."""
+"""An invalid recipe or flag is reported in one line, with its position."""
 
 import json
 import operator
@@ -53,7 +53,7 @@ FLAGS = {
 
 
 def run(folder, *arguments) -> str:
-  """What main says on stderr; it must fail, in a line."""
+  """Returns the one error line of main, which must fail."""
   done = subprocess.run(
     [sys.executable, '-m', 'jaxrl_reason.main', *arguments]
     + [f'--workdir={folder / "run"}'],
@@ -145,7 +145,7 @@ def test_a_text_is_read_by_the_type_of_its_key(change):
 
 
 def test_flags_alone_put_files_into_a_recipe_of_a_task(tmp_path):
-  """The knobs of the recipe's task go; those that flags set stay."""
+  """The knobs of the recipe's task are removed, and those of flags kept."""
   path = tmp_path / 'mine.jsonl'
   rows = ({'Problem': f'{i}+1?', 'Answer': i + 1} for i in range(40))
   path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
@@ -198,7 +198,7 @@ except ValueError as e:
 
 
 def test_the_line_with_the_remedy_is_the_last():
-  """Whatever ends after it: coroutines, threads, objects of modules."""
+  """Coroutines, threads and objects of modules may end after it."""
   done = subprocess.run(
     [sys.executable, '-c', LATE], cwd=ROOT, capture_output=True, text=True
   )

@@ -1,4 +1,4 @@
-"""A name that is not known is answered by the name that was meant."""
+"""Errors for unknown names suggest the nearest name."""
 
 import re
 

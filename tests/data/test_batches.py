@@ -1,4 +1,6 @@
-"""Batches are the same whoever makes their rows, and go on where they were."""
+"""Batches do not depend on the processes that make their rows, and are
+resumed.
+"""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Conversations read as the models' own templates write them."""
+"""Conversations are rendered as by the models' own templates."""
 
 import re
 import time
@@ -134,7 +134,7 @@ def test_a_folder_without_a_template_is_an_error(tmp_path):
 
 
 def sampled(tokenizer, text: str) -> list[int]:
-  """One token per byte or character: as no tokenizer would cut it."""
+  """Returns one token per byte or character, unlike any tokenizer."""
   table = {data: i for i, data in enumerate(tokenizer.token_bytes())}
   return [table[bytes([b])] for b in text.encode()]
 
@@ -166,7 +166,7 @@ def test_the_next_turn_is_appended_without_drift(folder):
 @pytest.mark.parametrize('before', ['', 'x'])
 def test_a_turn_ends_once_whichever_token_is_the_end_of_text(folder, before):
   """Gemma's tokenizer ends a text with <eos>, and its template a turn with
-  another token; a template may write something before that.
+  another token. A template may write text before that token.
   """
   file = folder / 'chat_template.jinja'
   for mark in '<|im_end|>', '<|eot|>':
@@ -193,7 +193,9 @@ def test_a_turn_ends_once_whichever_token_is_the_end_of_text(folder, before):
 
 
 def test_the_sampled_turn_is_kept_where_a_template_would_shorten_it(tmp_path):
-  """Qwen3's drops earlier thinking when it renders a conversation anew."""
+  """Qwen3's template removes earlier thoughts when it renders a
+  conversation.
+  """
   tokenizer = hf_tokenizers.load(hf_folders.byte_level(tmp_path))
   template = chat.load(tmp_path)
   ids = tokenizer.encode(template.render([USER]))
@@ -266,7 +268,7 @@ def test_incompatible_templates_are_refused(tmp_path, changes, words):
 
 @pytest.fixture
 def quick(monkeypatch):
-  """A limit of CPU seconds that tests can wait for."""
+  """Sets a limit of CPU seconds that is short enough for tests."""
   monkeypatch.setattr(templates, 'SECONDS', 0.4)
   return templates.SECONDS
 
@@ -326,7 +328,7 @@ def test_a_failure_of_a_template_is_an_error_with_its_name(text, words, quick):
 
 
 def test_a_template_takes_neither_time_nor_memory_of_this_process(quick):
-  """Both are those of a process of its own, which the kernel bounds."""
+  """The kernel bounds time and memory of the template's own process."""
   start = time.process_time()
   for text in (LOOPS, "{{ '{:>2000000000}'.format(1) }}"):
     with pytest.raises(ValueError, match='chat template'):

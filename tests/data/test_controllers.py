@@ -1,5 +1,5 @@
-"""The law of every controller, against formulas written out here, by 10^5
-draws; and that settings reach it.
+"""Compares 10^5 draws of every controller with its formula, and checks its
+settings.
 """
 
 import itertools
@@ -34,7 +34,7 @@ def chooser(name, sources='weights', weights=(1.0,), **settings):
 
 
 def known(c, **changes):
-  """Statistics amid a run, of a chooser."""
+  """Returns a chooser's statistics in the middle of a run."""
   arrays = dict(rate=np.float32(RATE), visits=VISITS, same=SAME, seen=SEEN)
   arrays |= dict(last=np.float32(RATE), difficulty=DIFFICULTY)
   arrays |= dict(own=c.problems.start(), arms=c.steering.start()) | changes
@@ -43,7 +43,7 @@ def known(c, **changes):
 
 
 def drawn(c, s, n=16, times=6250, step=STEP):
-  """Share of 10^5 draws that each problem gets."""
+  """Returns the share of 10^5 draws for each problem."""
   keys = jax.random.split(KEY, times)
   propose = jax.jit(jax.vmap(lambda k: c.propose(s, k, n, jnp.int32(step))))
   ids = np.asarray(propose(keys))
@@ -169,7 +169,7 @@ def test_an_empty_band_selects_all_problems():
 
 
 def test_greso_moves_its_chances_towards_its_targets():
-  """Group by group as in the paper's algorithm."""
+  """Group by group, as in the paper's algorithm."""
   c = chooser('greso', change=0.01, easy=0.25, hard=0.25)
   s = known(c)
   easy = hard = 0.5
@@ -200,8 +200,8 @@ def test_adarfts_target_follows_the_reward():
 
 
 def test_the_ladder_moves_up_when_its_rung_is_solved():
-  """Rungs without problems are passed over, the last is stayed on, and what is
-  seen of lower rungs does not count.
+  """Rungs without problems are skipped, the last rung is kept, and results of
+  lower rungs do not count.
   """
   c = chooser('ladder', rungs=5, climb=0.6)
   hard = np.array([0, 0, 0.5, 1.0])  # nothing on rungs 1 and 3
@@ -222,8 +222,8 @@ def test_the_ladder_moves_up_when_its_rung_is_solved():
 
 
 def simulated(c, live, length, steps=400, batch=64):
-  """Shares consumed of sources whose rows are used with chance `live` and have
-  so many tokens, after some steps.
+  """Returns the consumed shares after some steps, for sources whose rows are
+  used with probability `live` and have different lengths.
   """
   n = len(live)
   source = np.arange(300) * n // 300  # one after another, as in a pool
@@ -289,7 +289,9 @@ def test_weights_follow_their_schedule():
 
 
 def groups(rates, size=8):
-  """ids, rewards of one problem per source, solved at these rates."""
+  """Returns ids and rewards of one problem per source, with these solve
+  rates.
+  """
   ids = np.repeat(np.arange(len(rates)), size)
   reward = np.concatenate([np.arange(size) < r * size for r in rates])
   return ids, reward.astype(float)
@@ -321,8 +323,8 @@ def test_bandits_follow_their_formula(name):
 
 
 def test_a_source_keeps_its_share_for_any_weights_of_its_problems():
-  """Within a source by priority, between sources by weight; one whose problems
-  have none is drawn from uniformly.
+  """Within a source by priority, between sources by weight. If all problems of
+  a source have weight 0, it is sampled uniformly.
   """
   c = chooser('priority', weights=(1.0, 3.0))
   rate = np.float32([0.0, 0.5, 1.0, 1.0, 1.0])
@@ -332,7 +334,7 @@ def test_a_source_keeps_its_share_for_any_weights_of_its_problems():
 
 
 def test_free_sources_have_no_fixed_shares():
-  """A ladder over sources goes by the problems of all of them."""
+  """A ladder over sources uses the problems of all of them."""
   c = chooser('ladder', 'free', (1.0, 1.0, 2.0), rungs=3)
   own = c.problems.start() | {'rung': jnp.int32(1)}
   d = np.array([0, 0, 0.5, 0.5, 0.5, 1.0])
@@ -366,8 +368,8 @@ def test_wrong_settings_are_named(settings, words):
 
 
 def trial(c, s, first, last):
-  """The ids of some steps, and the statistics after them; right answers come by
-  a rule, noise and failures among them.
+  """Returns the ids of some steps and the statistics after them. Correct
+  answers follow a rule, with noise and failures.
   """
 
   @jax.jit

@@ -1,4 +1,4 @@
-"""Problems in files of one's own: what is read, kept apart, refused."""
+"""Problems in user files: reading, splits and errors."""
 
 import json
 import pathlib
@@ -124,7 +124,7 @@ def test_parquet_reads_as_json_lines_do(tmp_path):
 
 
 def again(path):
-  """Loads files whose rows must not be looked at: the cache has the index."""
+  """Loads files whose rows must not be read: the cache has the index."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(row_index, '_make', None)
     return files.load(path)
@@ -147,7 +147,7 @@ def test_a_file_is_indexed_once_and_again_when_it_has_changed(tmp_path, cache):
 
 
 def test_a_file_that_changes_during_a_run_is_named(tmp_path):
-  """It neither ends the process nor becomes another problem."""
+  """The process does not crash, and no other problem is read."""
   path = write(tmp_path / 'a.jsonl', ROWS[:150])
   found = files.load(path)
   rows = [ROWS[i] | {'question': f'Is it {i} + 1?!'} for i in range(150)]
@@ -264,7 +264,7 @@ class Characters:
 def test_a_row_that_is_too_long_is_refused_before_the_first_step(
   tmp_path, long, solution_len, words
 ):
-  """Else the run ends at the step that draws it, thousands of steps on."""
+  """Otherwise the run ends at the step that draws it."""
   bad = {'question': 'What is too long?', 'answer': 'no'} | long
   path = write(tmp_path / 'train.jsonl', [*ROWS, bad])
   c = config_lib.default().data
@@ -281,7 +281,7 @@ def test_a_row_that_is_too_long_is_refused_before_the_first_step(
 
 
 def test_too_long_drop_drops_the_rows_that_error_refuses():
-  """The turns of a solution count, too."""
+  """The turns of a solution count too."""
   short = {'prompt': 'x', 'solution': 'y'}
   long = short | {'turns': [['a' * 9, 'b' * 9]]}
   found = problems.Problems([long, short], [short], None, None, '', None)

@@ -125,7 +125,7 @@ def serve(folder):
 
 
 def publish(monkeypatch, folder, site):
-  """Points the builder at `site`, with the sums of the files in `folder`."""
+  """Sets the builder's address to `site`, with the checksums of `folder`."""
   infos = {}
   for split in gsm8k.SPLITS:
     data = (folder / f'{split}.jsonl').read_bytes()
@@ -189,7 +189,7 @@ def test_no_tensorflow_and_no_jax(folder, tmp_path):
 
 
 def test_a_run_without_it_imports_no_tfds():
-  """Half a second of the start of every other run."""
+  """The import would take half a second of every other run."""
   code = (
     'import sys, jaxrl_reason.run.train, jaxrl_reason.evals.suites;'
     'sys.exit("tensorflow_datasets" in sys.modules)'

@@ -1,4 +1,4 @@
-"""Tokenizers of folders give the ids and bytes that `transformers` gives."""
+"""Tokenizers of folders return the ids and bytes of `transformers`."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ quick = hypothesis.settings(
 
 @pytest.fixture(scope='module', params=hf_folders.KINDS)
 def pair(request, tmp_path_factory):
-  """(kind, ours, theirs)"""
+  """Returns (kind, our tokenizer, their tokenizer)."""
   folder = tmp_path_factory.mktemp(request.param)
   hf_folders.KINDS[request.param](folder)
   theirs = transformers.AutoTokenizer.from_pretrained(folder)
@@ -45,8 +45,8 @@ def test_ids_are_those_of_transformers(pair, text):
 @quick
 @hypothesis.given(text=strategies.text())
 def test_ids_of_any_text_are_those_of_transformers(pair, text):
-  """Texts that begin with a space (or the marker of one) aside: SentencePiece
-  puts its own before it, and the library's conversion of such models does not.
+  """Except texts that begin with a space or its marker: SentencePiece prepends
+  a space, and the library's conversion of such models does not.
   """
   kind, ours, theirs = pair
   if kind.endswith('_model'):
@@ -62,7 +62,7 @@ def joined(ours, ids) -> str:
 @quick
 @hypothesis.given(text=strategies.text())
 def test_bytes_are_those_that_transformers_decodes(pair, text):
-  """Up to the space before a whole text, which a completion must keep."""
+  """Except the space before a whole text, which a completion must keep."""
   kind, ours, theirs = pair
   ids = ours.encode(text)
   decoded = theirs.decode(ids, skip_special_tokens=True)
@@ -74,7 +74,7 @@ def test_bytes_are_those_that_transformers_decodes(pair, text):
 
 
 def test_every_token_has_its_bytes(pair):
-  """Alone, each token decodes as theirs does, where it is whole text."""
+  """A token alone is decoded as by transformers if it is valid text."""
   kind, ours, theirs = pair
   for i, data in enumerate(ours.token_bytes()):
     text = theirs.decode([i], skip_special_tokens=True)

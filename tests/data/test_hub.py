@@ -1,5 +1,5 @@
-"""Data sets on the Hub by name, from a local server that speaks its interface:
-configurations and splits, the cache, a cut download, no network.
+"""Data sets on the Hub, from a local server with its interface: configurations,
+splits, the cache, an interrupted download, no network.
 """
 
 import json
@@ -103,7 +103,7 @@ def test_a_data_set_by_name_with_its_fields_guessed(hub, tmp_path):
 
 
 def test_an_interrupted_download_is_continued(hub, tmp_path):
-  """The pieces that came, of 10 MB each, are not fetched again."""
+  """The completed pieces of 10 MB are not downloaded again."""
   text = 'x' * 2**20
   data = '\n'.join(json.dumps(r | {'x': text}) for r in rows(0, 24)).encode()
   hub.add('a/b', {'train.jsonl': data})
@@ -130,7 +130,9 @@ def test_revisions_and_the_hubs_own_parquet(hub, tmp_path):
 
 
 def test_files_by_their_names():
-  """A card that declares none: by folders and names, as repositories are."""
+  """The card declares no files, so names of folders and files determine
+  splits.
+  """
   listed = [
     'README.md', 'data/train-00000-of-00001.parquet', 'data/test-0.parquet',
     'trainer/notes.txt',

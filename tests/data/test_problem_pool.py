@@ -1,4 +1,4 @@
-"""A pool's statistics and draws, against sums written out by hand."""
+"""Statistics and draws of a pool equal sums written out by hand."""
 
 import collections
 
@@ -13,7 +13,7 @@ KEY = jax.random.key(3)
 
 
 def stats(m, source=None, difficulty=None, own=None, arms=None, **changes):
-  """Statistics of m problems, some fields set."""
+  """Returns statistics of m problems, with some fields set."""
   source = np.zeros(m) if source is None else source
   difficulty = np.zeros(m) if difficulty is None else difficulty
   found = pool.start(
@@ -39,7 +39,7 @@ def told(s, ids, reward, n_sources=1, **changes):
 
 
 def counted(p, n, times):
-  """How often each problem comes in `times` proposals of n."""
+  """Counts each problem in `times` proposals of n problems."""
   keys = jax.random.split(KEY, times)
   ids = jax.jit(jax.vmap(lambda k: pool.draw(p, k, n)))(keys)
   return np.bincount(np.asarray(ids).ravel(), minlength=len(p)), np.asarray(ids)
@@ -47,7 +47,7 @@ def counted(p, n, times):
 
 @pytest.mark.parametrize('m, n', [(7, 5), (3000, 64), (1, 4), (2, 9)])
 def test_draws_follow_the_probabilities(m, n):
-  """10^5 draws; problems without weight never come."""
+  """In 10^5 draws; problems without weight are never drawn."""
   rng = np.random.default_rng(0)
   w = rng.random(m) * (rng.random(m) > 0.3)
   w[0] = 0.2
@@ -64,7 +64,7 @@ def test_draws_follow_the_probabilities(m, n):
 
 
 def test_a_million_problems_keep_their_probabilities():
-  """The last ones too, where one sum of float32 has lost them."""
+  """Also the last ones, where a single float32 sum loses precision."""
   m = 1_000_000
   w = np.ones(m)
   w[-1000:] = 50.0
@@ -89,7 +89,7 @@ def test_epochs_are_permutations_and_no_two_alike(m):
 
 
 def reference(before, groups, memory):
-  """What a visit does, a problem at a time."""
+  """Updates the statistics one problem at a time."""
   out = dict(before)
   visits, rate, same = before['visits'], before['rate'], before['same']
   ok = [r for r in groups if r is not None and np.isfinite(r)]
@@ -103,8 +103,8 @@ def reference(before, groups, memory):
 
 
 def test_statistics_are_those_of_a_loop_over_problems():
-  """Problems that come twice in a batch, that fail, and whose rewards are no
-  numbers among them.
+  """Some problems occur twice in a batch, some fail, and some rewards are not
+  finite.
   """
   rng, m, memory = np.random.default_rng(1), 9, 0.6
   s = stats(m)
@@ -178,7 +178,7 @@ def test_difficulties_are_ranked():
 
 def test_sources_alternate_and_have_their_own_epochs():
   """Every n m places of a source are n permutations of its m problems, and any
-  piece of the sequence has nearly the ratio of the weights.
+  part of the sequence has nearly the ratio of the weights.
   """
   sizes, weights = (7, 100, 1000, 3), (1.0, 2.0, 5.0, 0.0)
   source = np.repeat(np.arange(4), sizes)

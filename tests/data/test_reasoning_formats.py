@@ -1,5 +1,5 @@
-"""Reasoning models' formats: rendered as `transformers` renders them, and
-thoughts told from answers, whoever writes them.
+"""Formats of reasoning models are rendered as by `transformers`, and thoughts
+are separated from responses.
 """
 
 import hf_folders
@@ -44,7 +44,7 @@ GLM_TOKENS = ['<|user|>', '<|assistant|>', '<sop>', '[gMASK]']
 
 
 def folder_of(path, template: str, special: list[str], stops: int):
-  """A tokenizer of these special tokens, the first of which end a turn."""
+  """Returns a tokenizer with special tokens, the first of which end a turn."""
   hf_folders.byte_level(path, template)
   model = hf_folders.tokenizers.Tokenizer.from_file(
     str(path / 'tokenizer.json')
@@ -116,7 +116,7 @@ def test_texts_contain_channels_but_no_end_tokens(harmony):
 
 
 def test_a_turn_of_channels_ends_once(harmony):
-  """Its last message ends otherwise than one in a conversation."""
+  """Its last message ends differently from one within a conversation."""
   tokenizer, template = harmony
   ids = tokenizer.encode(template.render([USER]))
   out = tokenizer.encode('<|channel|>final<|message|>400')
@@ -196,7 +196,7 @@ def test_responses_are_separated_from_thoughts(completion):
   ],
 )
 def test_a_thought_that_the_prompt_begins_is_ignored(prompt, completion, score):
-  """Through the workers that judge, as a reward and as a part of one."""
+  """In pool workers, as a reward and as a part of one."""
   example = {'answer': '2', 'task': 'x', 'prompt': 'q', 'rendered': prompt}
   for reward in ('math', {'answer': 'math'}):
     found = verdict.judge(compose.build(reward), completion, example)

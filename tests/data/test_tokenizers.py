@@ -1,4 +1,4 @@
-"""Tokenizers lose nothing, and never raise on the way back."""
+"""Tokenizers are lossless, and decoding never raises an error."""
 
 import json
 import pathlib

@@ -1,5 +1,5 @@
-"""Tools in the models' own templates: what stands around an answer, and that an
-answer is data whatever is in it.
+"""Tools in the models' own templates: the text around an observation, and
+observations as data.
 """
 
 import hf_folders
@@ -123,7 +123,7 @@ def test_an_observation_has_the_place_of_the_template(style, tmp_path):
   ],
 )
 def test_an_environment_answers_as_a_user(style, before, after, tmp_path):
-  """One that is no tool: a game, a verifier of tries."""
+  """Environments that are not tools, such as games, answer as a user."""
   c = chatting(hf_folders.byte_level(tmp_path, STYLES[style][0]), 'hermes')
   c.rl.turns.update(env='retry', tools={})
   c.rl.turns.args = {'reward': 'math'}

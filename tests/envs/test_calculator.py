@@ -1,4 +1,4 @@
-"""The calculator against Python's integers, on any bytes."""
+"""The calculator equals Python's integers, for any bytes."""
 
 import random
 
@@ -27,7 +27,7 @@ def asked(texts):
 
 
 def expected(a: int, op: str, b: int) -> str:
-  """By Python's own integers; division truncates, as in C."""
+  """Computes the result by Python's integers; division truncates, as in C."""
   if op == '/':
     if b == 0:
       return 'error zero'

@@ -1,5 +1,5 @@
-"""Games: good play wins, what is answered is what the problem's turns say, and
-the host's own reading of the rules agrees with the compiled one.
+"""Games: good play wins, observations are those of the problem's turns, and the
+rules on the host equal the compiled ones.
 """
 
 import functools
@@ -22,7 +22,7 @@ def functions(name):
 
 
 def played(name, example, turns):
-  """[(what is answered, reward, done, malformed)] up to the end."""
+  """Returns [(observation, reward, done, malformed)] until the end."""
   env, (reset, step) = envs.ENVS[name], functions(name)
   state, out = reset(env.encode(example), jax.random.key(0)), []
   for text in turns:
@@ -77,7 +77,7 @@ def test_an_invalid_move_is_reported_and_changes_nothing(name):
 
 
 def test_tic_tac_toe_follows_the_rules_in_random_games():
-  """Random games against a referee of the test's own."""
+  """Compares random games with an independent referee."""
   rng, ends = random.Random(0), set()
   for example in examples('tic_tac_toe', 40):
     board, moves = example['meta']['board'], []

@@ -1,4 +1,4 @@
-"""The size of a unit and the number of devices change no answer."""
+"""Answers do not depend on the size of a unit and the number of devices."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ def problems(n):
 
 
 def odd(cases):
-  """Verdicts that random text gets and misses."""
+  """Returns verdicts that random text sometimes gets."""
   return [Verdict(float(len(t) % 2), extracted=t[-1:]) for t, _ in cases]
 
 
@@ -45,7 +45,7 @@ def test_units_contain_every_sample_exactly_once(shards, samples, rows):
 
 
 def drawn(rows, devices=1, first=0, samples=range(6), n=7):
-  """The records of `answers.AnswerSampler`, on so many devices."""
+  """Returns the records of `answers.AnswerSampler` on some devices."""
   mesh = sharding.make_mesh((-1, 1, 1), jax.devices()[:devices])
   asked = problems(n)
   grid = answers.Grid.make(n, samples, rows, devices)
@@ -105,7 +105,7 @@ def test_remaining_samples_do_not_depend_on_the_interruption(whole):
 
 
 def test_log_probs_and_entropies_are_the_policys(whole):
-  """By one pass over the whole row, at temperature 1."""
+  """Compares with one pass over the row at temperature 1."""
   from jaxrl_reason.base import Rows
   from jaxrl_reason.models import logprobs
 

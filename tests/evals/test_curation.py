@@ -1,4 +1,4 @@
-"""`jaxrl curate`: what is removed and why, what is kept."""
+"""`jaxrl curate`: removed rows with reasons, and kept rows."""
 
 import json
 import subprocess
@@ -83,7 +83,7 @@ def test_removed_rows_and_reasons(folder):
 
 
 def test_near_duplicates_are_those_of_the_definition():
-  """Against all pairs of random texts of few words."""
+  """Compares with all pairs of random texts of few words."""
   import random
 
   rng, threshold = random.Random(0), 0.5
@@ -155,7 +155,7 @@ def test_errors_are_one_line(folder, flag, says):
 
 
 def test_pass_rates_of_a_run(tmp_path):
-  """Through the command line; what is cut off is asked again."""
+  """By the command line; an interrupted row is sampled again."""
   config = tiny_recipe.get_config()
   config.stages, config.compile_cache = ('sft',), ''
   config.sft.update(steps=2, rows=8)

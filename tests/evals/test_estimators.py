@@ -1,4 +1,4 @@
-"""Estimators against enumeration, intervals against simulation."""
+"""Estimators equal enumeration, and intervals simulation."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer(n, correct):
 
 
 def test_pass_at_k_is_unbiased():
-  """Over all outcomes of n draws of chance p it is 1 - (1 - p)^k."""
+  """Over all outcomes of n draws with probability p, it is 1 - (1 - p)^k."""
   n, p = 6, 0.3
   for k in range(1, n + 1):
     found = sum(
@@ -52,7 +52,7 @@ def test_best_of_k_is_the_mean_over_subsets():
 
 
 def test_majority_at_k_is_unbiased():
-  """Over all orders of the samples it is the mean over ordered subsets."""
+  """Over all orders of the samples, it is the mean over ordered subsets."""
   answers = ['7', '3', None, '3', '9']
   right = [1.0, 0.0, 0.0, 0.0, 1.0]
   orders = list(itertools.permutations(range(5)))
@@ -93,8 +93,8 @@ def test_the_standard_error_of_a_mean_is_the_known_one():
 
 @pytest.mark.parametrize('n_problems, k', [(30, 1), (30, 4), (200, 4)])
 def test_intervals_have_their_coverage(n_problems, k):
-  """Problems of chances p ~ Beta(1/2, 1/2), 8 draws each: how often the
-  interval holds the mean of 1 - (1 - p)^k over all problems there could be.
+  """Problems have p ~ Beta(1/2, 1/2) and 8 draws each. Counts how often the
+  interval contains the mean of 1 - (1 - p)^k over all problems.
   """
   rng, trials, n = np.random.default_rng(k), 400, 8
   chances = rng.beta(0.5, 0.5, 10**6)
@@ -170,8 +170,8 @@ def test_budgets_and_confidence():
 
 
 def test_differences_are_paired():
-  """What makes a problem hard cancels: two models that differ by the same on
-  every problem differ for certain, whatever each one's interval.
+  """The difficulty of a problem cancels: if two models differ by a constant on
+  every problem, the difference is certain.
   """
   rng = np.random.default_rng(0)
   hard = rng.random(50) < 0.5
@@ -191,7 +191,7 @@ def test_differences_are_paired():
 
 
 def test_votes_are_weighted():
-  """By the mean probability of tokens; where it is equal, a majority."""
+  """By the mean probability of tokens; equal weights give the majority."""
   answers, right = ['3', '7', '3', None], [0.0, 1.0, 0.0, 0.0]
   assert estimators.majority(answers, right, [1, 3, 1.5, 9]) == 1.0
   assert estimators.majority(answers, right, [1, 2, 1.5, 9]) == 0.0

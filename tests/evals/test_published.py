@@ -1,4 +1,4 @@
-"""Published suites: rows as the Hub has them, right and wrong answers."""
+"""Published suites: rows of the Hub, correct and incorrect answers."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ DATA = pathlib.Path(__file__).parents[3] / 'shared' / 'data'
 
 
 def packed(tests) -> str:
-  """Returns tests as the published files have the private ones."""
+  """Encodes tests as in the private fields of the published files."""
   return base64.b64encode(
     zlib.compress(pickle.dumps(json.dumps(tests)))
   ).decode()
@@ -142,7 +142,7 @@ def test_a_method_is_called_with_its_arguments(tmp_path):
 
 
 def test_tests_are_read_as_text_alone(tmp_path):
-  """A pickle may name any function: it is not called."""
+  """A pickle may name any function, which must not be called."""
   bad = base64.b64encode(zlib.compress(pickle.dumps(pathlib.Path('x'))))
   row = ROWS['livecodebench-lite'][0] | {'private_test_cases': bad.decode()}
   (example,) = of_rows('livecodebench-lite', tmp_path, [row]).examples
@@ -152,7 +152,7 @@ def test_tests_are_read_as_text_alone(tmp_path):
 
 
 def test_options_come_in_an_order_of_their_own(tmp_path):
-  """The right one is not always (A), and the same one each time."""
+  """The correct option is not always (A), and the order is deterministic."""
   rows = [ROWS['gpqa'][0] | {'Question': f'Which of {i}?'} for i in range(40)]
   first, second = (of_rows('gpqa', tmp_path, rows) for _ in range(2))
   assert first.digest() == second.digest()
@@ -183,7 +183,7 @@ def test_what_cannot_be_read_is_refused(tmp_path):
   ],
 )
 def test_published_rows(name, place, size):
-  """All rows are read; of programs, the reference solutions pass."""
+  """Reads all rows; reference programs pass their tests."""
   suite = suites.load(f'{name}?dir={DATA / place}')
   assert len(suite.examples) == size
   reward = resolve.load(suite.reward)

@@ -1,4 +1,4 @@
-"""What is read off texts: confidence, reasoning, words in common, suites."""
+"""Values read from texts: confidence, reasoning, common words, suites."""
 
 import json
 import types

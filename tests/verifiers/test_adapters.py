@@ -29,7 +29,7 @@ class Doors:
     return f'not {action}', float(right), right, self.left == 0, {}
 
 
-def test_wrong_tries_are_answered():
+def test_incorrect_tries_have_observations():
   example = tasks.example('arithmetic', seed=0, index=1, split='train')
   right = example['solution']
   env = tools.make('retry', {'reward': 'task', 'price': 0.25})
@@ -43,7 +43,7 @@ def test_wrong_tries_are_answered():
     tools.make('retry', {'reward': 'task', 'price': -1})
 
 
-def test_objects_are_played_again_up_to_a_turn():
+def test_turns_of_objects_are_replayed():
   env = tools.make(
     'objects', {'make': f'{__file__}:Doors', 'args': {'tries': 3}}
   )

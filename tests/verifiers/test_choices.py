@@ -118,7 +118,7 @@ DENIALS = [
 
 
 @pytest.mark.parametrize('completion', DENIALS)
-def test_a_denied_letter_is_not_chosen(completion):
+def test_a_negated_letter_is_not_chosen(completion):
   for letter in 'ABCD':
     example = {**CITIES, 'answer': letter}
     assert choices.reward(completion, example).score == 0.0
@@ -157,7 +157,7 @@ def test_a_letter_is_a_letter_before_it_is_a_text():
 @pytest.mark.parametrize(
   'prose', ['I think so.', 'A city, and a large one.', "I'd say it is warm."]
 )
-def test_words_of_one_letter_are_no_choice(prose):
+def test_words_of_one_letter_are_not_choices(prose):
   example = {'choices': [f'number {i}' for i in range(9)], 'answer': 'I'}
   for letter in 'AI':
     verdict = choices.reward(prose, example | {'answer': letter})
@@ -174,7 +174,7 @@ def test_words_of_one_letter_are_no_choice(prose):
     {'answer': 'both'},
   ],
 )
-def test_a_bad_example_is_an_error(example):
+def test_an_invalid_example_is_an_error(example):
   with pytest.raises(ValueError, match='answer|choices'):
     choices.reward('A', example)
 
@@ -218,7 +218,7 @@ def test_the_box_decides(boxed, other, text):
 @pytest.mark.parametrize(
   'piece', ['B\n', '(A) ', 'answer is ', '**', 'B. ', ' ']
 )
-def test_long_completions_take_no_time(piece):
+def test_long_completions_are_verified_quickly(piece):
   start = time.process_time()
   choices.reward(piece * (100_000 // len(piece)), CITIES)
   assert time.process_time() - start < 3.0

@@ -97,7 +97,7 @@ def test_fraction(tests, expected):
     ('', "'f' is not defined"),
   ],
 )
-def test_what_is_wrong_with_a_program_is_said(program, says):
+def test_errors_of_a_program_are_reported(program, says):
   found = code.run_tests(program, ['assert f(1) == 2'], timeout_s=0.3)
   assert found.score == 0.0 and found.valid
   assert says in found.detail
@@ -171,7 +171,7 @@ def test_calls_and_objects(program, test):
   assert found.score == 1.0, found.detail
 
 
-def test_what_computes_expected_values_is_not_the_programs():
+def test_expected_values_are_not_computed_by_the_program():
   program = """
 class sys:
   getsizeof = staticmethod(lambda x: 0)
@@ -237,7 +237,7 @@ def test_scripts(program, pairs, expected):
 @pytest.mark.parametrize(
   'tests', [[], [('a',)], [('a', 1)], ['assert 1', ('a', 'b')], [5]]
 )
-def test_tests_of_no_known_form(tests):
+def test_tests_of_unknown_form_are_refused(tests):
   with pytest.raises(ValueError, match='stdin, stdout'):
     code.run_tests(ADD, tests)
 
@@ -257,7 +257,7 @@ def test_knobs_out_of_range():
     ('assert sorted(sum([1])) == sorted([2])', 'entry_point'),
   ],
 )
-def test_broken_tests_are_said_to_be_broken(test, says):
+def test_broken_tests_are_errors(test, says):
   """A wrong data set is not the program's fault, and no reason to pass it."""
   found = code.run_tests(ADD, [test])
   assert found.status == 'error' and says in found.detail
@@ -334,7 +334,7 @@ def test_a_completion_without_code():
   assert code.reward('I cannot do that.', EXAMPLE).score == 0.0
 
 
-def test_where_the_tests_are():
+def test_fields_of_tests():
   program = mutations.fenced(ADD)
   tests = ['assert add(1, 2) == 3']
   for example in (

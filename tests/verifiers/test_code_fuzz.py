@@ -63,7 +63,7 @@ def test_a_value_crosses_unchanged(value):
 
 @given(JSON)
 @settings(max_examples=150, deadline=None)
-def test_whatever_comes_is_plain_data_or_refused(data):
+def test_messages_are_plain_data_or_refused(data):
   try:
     value = a_peer().decode(data)
   except peer.Closed:
@@ -81,7 +81,7 @@ def test_whatever_comes_is_plain_data_or_refused(data):
 
 @given(st.lists(st.lists(JSON) | JSON, max_size=4))
 @settings(max_examples=60, deadline=None)
-def test_no_message_makes_the_judge_do_anything(messages):
+def test_no_message_controls_the_judge(messages):
   """It ends with an answer, an exception of a test, or the end of the link."""
   ours, theirs = socket.socketpair()
   for message in messages:
@@ -116,7 +116,7 @@ def test_bytes_of_any_kind_end_the_link(data):
 
 
 @pytest.mark.parametrize('name', ['eval', 'exec', 'open', 'type', '__import__'])
-def test_no_type_by_any_name(name):
+def test_types_cannot_be_named_by_messages(name):
   with pytest.raises(peer.Closed):
     a_peer().decode(['type', name])
   with pytest.raises(peer.Closed):
@@ -139,7 +139,7 @@ def test_arguments_change_only_by_functions_that_return_nothing(answer, left):
     end.close()
 
 
-def test_the_judge_lends_only_what_a_test_handed_over():
+def test_the_judge_exports_only_objects_of_the_test():
   ours = a_peer()
   with pytest.raises(peer.Closed):
     ours.decode(['yours', 0])
@@ -211,7 +211,7 @@ def test_extraction_is_total(text, prompt):
 
 
 @given(st.text(alphabet='\n abc()=:#', min_size=1).filter(str.strip))
-def test_a_fenced_program_comes_back_as_it_is(program):
+def test_a_fenced_program_is_extracted_unchanged(program):
   for fence in ('```', '~~~', '````'):
     text = f'Text.\n{fence}python\n{program}\n{fence}\nMore text.'
     assert code.extract(text) == program + '\n'

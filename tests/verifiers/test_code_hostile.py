@@ -127,7 +127,7 @@ def test_clever_forgeries_score_nothing_in_any_mode(sandbox):
   assert score(forgeries.HONEST, forgeries.TESTS, sandbox) == 1.0
 
 
-def test_the_hunt_for_tests_finds_what_is_there(full):
+def test_the_search_for_tests_finds_planted_texts(full):
   """Else finding nothing would prove nothing."""
   secret = repr(forgeries.SECRET)
   assert (
@@ -198,11 +198,11 @@ def test_attempts_outside_a_sandbox_do_succeed(tmp_path):
 
 
 @pytest.mark.parametrize('name', hostile.DRAINS)
-def test_a_drain_costs_its_limit_and_leaves_nothing(full, name):
+def test_an_exhausting_program_ends_at_its_limit_and_leaves_nothing(full, name):
   drain(full, name)
 
 
-def test_the_worst_drains_in_every_mode(sandbox):
+def test_the_most_exhausting_programs_in_every_mode(sandbox):
   for name in sorted(QUICK):
     drain(sandbox, name)
 
@@ -219,7 +219,7 @@ def drain(sandbox, name: str):
   assert nothing_left(sandbox), name
 
 
-def test_what_a_program_prints_is_limited(full):
+def test_output_of_a_program_is_limited(full):
   program = 'while True: print("x" * 100000)'
   found = code.run_tests(program, [('', 'x')], sandbox=full, timeout_s=10)
   assert found.score == 0.0 and 'bytes of output' in found.detail
@@ -290,7 +290,7 @@ def f(x):
 
 @pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('ends', ['itself', 'closed'])
-def test_nested_folders_disturb_nobody_and_go(mode, ends):
+def test_nested_folders_are_removed(mode, ends):
   sandbox = open_sandbox({}, mode)
   try:
     found = code.run_tests(
@@ -309,7 +309,7 @@ def test_nested_folders_disturb_nobody_and_go(mode, ends):
   assert folder and eventually(lambda: not os.path.exists(folder))
 
 
-def test_folders_go_when_the_caller_is_killed():
+def test_folders_are_removed_when_the_caller_is_killed():
   start = (
     'import sys, time\n'
     'from jaxrl_reason.verifiers import code\n'
@@ -417,7 +417,7 @@ def test_the_order_of_a_set_is_the_same_everywhere(full):
   assert len(orders) == 1
 
 
-def test_the_callers_environment_goes_nowhere(monkeypatch):
+def test_the_callers_environment_is_not_passed_on(monkeypatch):
   monkeypatch.setenv('A_TOKEN', 'secret')
   sandbox = client.Sandbox()
   with open(f'/proc/{sandbox._process.pid}/environ') as f:
@@ -425,7 +425,7 @@ def test_the_callers_environment_goes_nowhere(monkeypatch):
   sandbox.close()
 
 
-def test_alone_in_the_world(full):
+def test_a_program_sees_no_other_process(full):
   if 'namespaces' not in full.report['layers']:
     pytest.skip('needs namespaces')
   program = 'import os\nf = lambda: (os.getpid(), os.listdir("/"))'

@@ -38,7 +38,7 @@ def test_weights_are_summed_and_parts_are_kept():
 
 
 @pytest.mark.parametrize('order', [0, 1])
-def test_a_gated_part_counts_only_behind_its_gate(order):
+def test_a_gated_part_counts_only_if_its_gate_is_met(order):
   rows = [
     ('bonus', {'reward': one, 'weight': 0.5, 'needs': 'answer'}),
     ('answer', right),
@@ -50,7 +50,7 @@ def test_a_gated_part_counts_only_behind_its_gate(order):
   assert closed.parts == {'bonus': 0.0, 'answer': 0.0}
 
 
-def test_a_part_behind_a_closed_gate_does_not_run():
+def test_a_part_with_an_unmet_gate_does_not_run():
   reward = compose.compose(
     {
       'answer': right,

@@ -70,6 +70,6 @@ def test_the_verifier_of_the_answer_has_a_name():
   assert of('brier', text, correct=spec).score == -(0.25**2)
 
 
-def test_a_failed_verifier_is_no_wrong_answer():
+def test_a_failed_verifier_is_not_an_incorrect_answer():
   found = of('brier', 'Confidence: 0.5', correct='mathh')
   assert not found.valid and "reward 'mathh'" in found.detail

@@ -182,16 +182,16 @@ def score(answer, gold, question, **options) -> float:
 
 
 @pytest.mark.parametrize(('answer', 'gold', 'question'), PROBLEMS)
-def test_a_problem_is_not_paid(answer, gold, question):
+def test_an_answer_that_repeats_the_problem_scores_zero(answer, gold, question):
   assert score(answer, gold, question) == 0.0
 
 
 @pytest.mark.parametrize(('answer', 'gold', 'question'), ANSWERS)
-def test_an_evaluated_answer_is_paid(answer, gold, question):
+def test_an_evaluated_answer_scores_one(answer, gold, question):
   assert score(answer, gold, question) == 1.0
 
 
-def test_a_switch_pays_every_equal_answer():
+def test_without_the_check_every_equal_answer_scores_one():
   for answer, gold, question in (
     ('7-3', '4', None),
     ('x(x+2)', 'x^2+2x', 'x(x+2)'),
@@ -199,7 +199,7 @@ def test_a_switch_pays_every_equal_answer():
     assert score(answer, gold, question, evaluated=False) == 1.0
 
 
-def test_a_copy_of_the_question_is_no_answer():
+def test_a_copy_of_the_question_is_not_an_answer():
   question = 'Ann reads 3 books a day. How many books does she read in 6 days?'
   for reward in (math.reward, numbers.reward, symbolic.reward):
     for text in (question, question[25:], question.replace(' ', '\n')):

@@ -90,11 +90,11 @@ NAMES_BEFORE_NUMBERS = [
 
 
 @pytest.mark.parametrize('text', NAMES_BEFORE_NUMBERS)
-def test_a_number_after_a_lone_name_is_the_answer(text):
+def test_a_number_after_a_bare_name_is_the_answer(text):
   assert extract(text).text == '34'
 
 
-def test_a_lone_name_without_a_number_is_the_answer():
+def test_a_bare_name_without_a_number_is_the_answer():
   assert extract('The answer is that it must be $n$, I think').text == 'n'
 
 

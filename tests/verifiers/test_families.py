@@ -286,7 +286,7 @@ def read(problem: str) -> int:
 
 @pytest.mark.parametrize('split', tasks.SPLITS)
 @pytest.mark.parametrize('plain', [0.0, 1.0])
-def test_word_problems_say_what_is_computed(split, plain):
+def test_word_problems_describe_their_computation(split, plain):
   found = examples('word_problems', split, max_steps=3, plain=plain)
   for ex in found:
     assert read(ex['prompt']) == int(ex['answer'])

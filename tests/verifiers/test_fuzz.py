@@ -148,7 +148,7 @@ def test_sets_have_no_order_and_tuples_have(items, random):
   st.lists(st.integers(2, 999), min_size=2, max_size=9, unique=True),
   st.sampled_from(['=', '\\approx', '\\equiv', '\\to', '\\sim', '\\cong']),
 )
-def test_a_chain_is_no_list_of_guesses(sides, relation):
+def test_a_chain_is_not_a_list_of_guesses(sides, relation):
   chain = f' {relation} '.join(map(str, sides))
   far = all(abs(x - y) > 0.5 * max(x, y) for x, y in zip(sides, sides[1:]))
   assume(far)
@@ -163,7 +163,7 @@ def test_a_chain_is_no_list_of_guesses(sides, relation):
   st.integers(101, 999),
   st.sampled_from(['()', '[]', '(]', '[)']),
 )
-def test_a_comma_in_brackets_groups_no_thousands(low, high, brackets):
+def test_a_comma_in_brackets_does_not_group_thousands(low, high, brackets):
   left, right = brackets
   pair = f'{left}{low},{high}{right}'
   assert math.verify(pair, f'{left}{low}, {high}{right}')
@@ -175,7 +175,7 @@ def test_a_comma_in_brackets_groups_no_thousands(low, high, brackets):
 
 @FEW
 @given(INTEGERS, st.integers(2, 9), st.integers(1, 99))
-def test_the_problem_is_no_answer(root, slope, shift):
+def test_the_problem_is_not_an_answer(root, slope, shift):
   problem = f'{slope}x+{shift}={slope * root + shift}'
   assert math.verify(f'x={root}', str(root))
   for gold in (f'x={root}', str(root)):

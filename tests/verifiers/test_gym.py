@@ -49,7 +49,7 @@ def test_every_family_is_a_task_whose_answers_score():
   assert {(v.score, v.status) for v in none} == {(0.0, 'no_answer')}
 
 
-def test_splits_are_apart_and_deterministic():
+def test_splits_are_disjoint_and_deterministic():
   installed()
 
   def draw(split, seed=0):

@@ -31,7 +31,7 @@ def uses(string: str):
   yield f'x^2+{string}', f'x^2+1+{string}'
 
 
-def test_there_are_enough_of_them():
+def test_there_are_enough_strings():
   assert len(set(hostile.STRINGS)) >= 200
 
 
@@ -64,7 +64,7 @@ def test_cleaning_is_idempotent():
     assert text.clean(once) == once
 
 
-def test_they_are_survived_in_a_thread_with_a_used_up_stack():
+def test_strings_are_handled_with_a_nearly_full_stack():
   failures = []
 
   def deep(levels: int):
@@ -113,7 +113,7 @@ def test_memory_is_flat():
   assert after - before < 8 * 1024, 'kB'
 
 
-def test_bounds_are_bounds():
+def test_limits_are_exact():
   """Just inside computes, just outside does not."""
   assert answers.same('2^{19999}', '2\\cdot 2^{19998}').same
   assert not answers.same('2^{19999}', '2^{20000}').same

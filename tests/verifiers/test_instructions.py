@@ -221,7 +221,7 @@ CASES = [
 
 
 @pytest.mark.parametrize('case', CASES, ids=lambda case: case[0])
-def test_following_and_not(case):
+def test_following_and_violating_responses(case):
   instruction, kwargs, right, wrong = case
   for response in right:
     assert follows(response, instruction, kwargs), response
@@ -285,7 +285,7 @@ def test_the_column_of_a_reward_with_parts_of_its_own():
   assert compose.columns(verdicts, names)[1] == [[1.0], [0.0]]
 
 
-def test_the_response_is_what_follows_the_thought():
+def test_the_response_is_the_text_after_the_thought():
   assert reward('<think>a, b</think>"fine"', EXAMPLE).score == 1.0
   assert reward('<think>"fine"', EXAMPLE).status == 'no_answer'
   assert reward('<think>"fine"', EXAMPLE, part='all').score == 0.0
@@ -353,7 +353,7 @@ def test_the_eight_variants_of_loose(response):
     ),
   ],
 )
-def test_a_bad_instruction_is_named(instruction, kwargs, words):
+def test_an_invalid_instruction_is_named(instruction, kwargs, words):
   with pytest.raises(InstructionError, match=words):
     follows('text', instruction, kwargs)
 
@@ -366,7 +366,7 @@ def test_a_bad_instruction_is_named(instruction, kwargs, words):
     {'instruction_id_list': ['punctuation:no_comma'], 'kwargs': []},
   ],
 )
-def test_a_bad_example_is_an_error(example):
+def test_an_invalid_example_is_an_error(example):
   with pytest.raises(ValueError, match='instruction'):
     reward('text', example)
 
@@ -399,7 +399,7 @@ HOSTILE = [piece * (100_000 // len(piece)) for piece in PIECES]
 
 
 @pytest.mark.parametrize('response', HOSTILE, ids=lambda r: repr(r[:4]))
-def test_a_hundred_thousand_characters_take_no_time(response):
+def test_a_hundred_thousand_characters_are_checked_quickly(response):
   start = time.process_time()
   for instruction, kwargs, _, _ in CASES:
     follows(response, instruction, kwargs)

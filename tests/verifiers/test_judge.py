@@ -157,14 +157,14 @@ def test_retry_after_is_waited_for(server):
   assert 0.5 < http_retry.wait_of(date) <= 2
 
 
-def test_a_wait_beyond_the_deadline_is_not_begun(server):
+def test_no_wait_exceeds_the_deadline(server):
   begun = time.monotonic()
   [verdict] = http(server, deadline_s=50.0)([case('busy 60')])
   assert verdict.status == 'timeout' and '429' in verdict.detail
   assert server.count('busy 60') == 1 and time.monotonic() - begun < 40
 
 
-def test_errors_of_the_server_pass_or_end(server):
+def test_errors_of_the_server_are_retried_or_final(server):
   questions = [
     'broken',
     'status 503',
@@ -205,7 +205,7 @@ def test_the_cap_on_requests_holds_over_threads(server):
   assert server.most_busy == 3
 
 
-def test_nothing_is_asked_without_an_answer(server):
+def test_no_request_is_sent_without_an_answer(server):
   ask = http(server, max_chars=10)
   cases = [('<think>so', {}), ('<answer> </answer>', {}), ('x' * 11, {})]
   assert [v.status for v in ask(cases)] == ['no_answer'] * 2 + ['unparsed']
@@ -214,7 +214,7 @@ def test_nothing_is_asked_without_an_answer(server):
   assert verdict.status == 'error' and "'answer'" in verdict.detail
 
 
-def test_equal_questions_of_a_batch_are_asked_once(server):
+def test_equal_prompts_of_a_batch_are_sent_once(server):
   verdicts = http(server)([case('right')] * 5 + [case('right', 'no')])
   assert [v.score for v in verdicts] == [1.0] * 5 + [0.0]
   assert server.count('right') == 2
@@ -223,7 +223,7 @@ def test_equal_questions_of_a_batch_are_asked_once(server):
 # --- the key ------------------------------------------------------------------
 
 
-def test_the_key_is_sent_and_never_told(server, monkeypatch, capfd):
+def test_the_key_is_sent_and_never_printed(server, monkeypatch, capfd):
   monkeypatch.setenv('JUDGE_KEY', 'sk-secret')
   ask = http(server, api_key_env='JUDGE_KEY')
   assert ask([case('right')])[0].score == 1.0
@@ -262,7 +262,7 @@ def test_parts_of_a_url_that_would_not_be_sent_are_refused(server, url):
 
 
 @pytest.mark.parametrize('key', ['', 'sk-secret\nX: 1', 'sk-secret\u00e9'])
-def test_a_malformed_key_is_refused_without_being_told(
+def test_a_malformed_key_is_refused_without_being_printed(
   server, monkeypatch, key
 ):
   monkeypatch.setenv('JUDGE_KEY', key)
@@ -329,7 +329,7 @@ def test_writers_do_not_disturb_each_other(tmp_path):
     assert all(len(cache.get(f'{name}{i}')) == 5000 for name in 'abc')
 
 
-def test_a_writer_that_is_killed_leaves_whole_replies(tmp_path):
+def test_a_killed_writer_leaves_complete_replies(tmp_path):
   path = tmp_path / 'replies.db'
   code = WRITER.replace('range(30)', 'range(10**9)')
   writer = subprocess.Popen([sys.executable, '-c', code, path, 'a'])
@@ -372,7 +372,7 @@ def rules(completion, example):
     ((), []),
   ],
 )
-def test_only_what_the_rules_leave_open_is_judged(undecided, seen):
+def test_only_cases_undecided_by_rules_are_judged(undecided, seen):
   asked = []
 
   def ask(cases):
@@ -480,7 +480,7 @@ def test_a_rubric_is_aggregated(fact, style, safe, rude, score):
   assert rubric.aggregate(rubric.make(ITEMS), marks) == pytest.approx(score)
 
 
-def test_a_rubric_asks_every_item_once_in_one_batch():
+def test_a_rubric_judges_every_item_once_in_one_batch():
   calls = []
 
   def ask(cases):

@@ -45,7 +45,7 @@ def test_every_language_of_ifeval_is_known():
     ('ڈاکٹر', 'ur'),
   ],
 )
-def test_little_text(text, code):
+def test_short_texts(text, code):
   assert language.detect(text) == code
 
 

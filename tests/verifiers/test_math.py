@@ -239,26 +239,26 @@ def test_a_changed_digit_is_a_changed_answer():
     ('so 1 + 1 = 2 and that is it, 7 in total', 'parsed', '7'),
   ],
 )
-def test_status_and_what_was_extracted(text, status, extracted):
+def test_status_and_extracted_answer(text, status, extracted):
   verdict = math.grade(text, '6')
   assert (verdict.status, verdict.extracted) == (status, extracted)
   assert verdict.score == 0.0 and verdict.valid
 
 
-def test_strict_wants_the_answer_marked():
+def test_strict_requires_a_marked_answer():
   assert math.verify('it must be 6', '6')
   assert math.grade('it must be 6', '6', strict=True).status == 'no_answer'
   assert math.verify('the answer is 6', '6', strict=True)
 
 
-def test_not_understood_answers_are_compared_as_text():
+def test_unparsed_answers_are_compared_as_text():
   gold = '\\foo{x}{y}'
   assert math.grade('\\boxed{ \\foo{x}{y} }', gold).score == 1.0
   assert math.grade('\\boxed{\\foo{x}{z}}', gold).score == 0.0
   assert math.grade('\\boxed{\\foo{x}{z}}', gold).status == 'unparsed'
 
 
-def test_a_gold_answer_may_come_as_a_whole_solution():
+def test_a_gold_answer_may_be_a_solution():
   assert math.verify('5', 'Since 2+3=5 we have $\\boxed{5}$.')
   assert math.verify('1,080', '9*120=<<9*120=1080>>1080\n#### 1,080')
 

@@ -72,7 +72,7 @@ def test_reward(completion, gold, score, status):
   'completion',
   ['Let me try 48+24 = 72', 'so 72 </think> I do not know.', '<think>72'],
 )
-def test_a_number_in_a_thought_is_no_answer(completion):
+def test_a_number_in_a_thought_is_not_an_answer(completion):
   example = {'answer': '72', 'prompt': 'What is it?\n<think>'}
   verdict = numbers.reward(completion, example)
   assert (verdict.score, verdict.status) == (0.0, 'no_answer')

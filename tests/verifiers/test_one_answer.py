@@ -56,7 +56,7 @@ GUESSES = [
 
 
 @pytest.mark.parametrize('guess', GUESSES)
-def test_of_two_guesses_neither_is_paid(guess):
+def test_two_guesses_score_zero(guess):
   text = guess % (12, 35)
   assert [math.verify(text, gold) for gold in ('12', '35')] == [False, False]
   assert math.verify(text, '12, 35')
@@ -71,17 +71,17 @@ def test_a_value_may_be_written_twice(guess):
 @pytest.mark.parametrize(
   'quotient', ['**%s** / **%s**', '**%s**/$%s$', '$%s$/**%s**', '*%s*/*%s*']
 )
-def test_of_two_marked_values_with_a_slash_neither_is_paid(quotient):
+def test_two_marked_values_with_a_slash_score_zero(quotient):
   text = 'I get ' + quotient % (12, 35)
   assert [math.verify(text, gold) for gold in ('12', '35')] == [False, False]
 
 
-def test_a_product_and_a_power_are_no_emphasis():
+def test_a_product_and_a_power_are_not_emphasis():
   for product, value in (('2*3*4', 24), ('2**3', 8), ('2 * 3 * 4', 24)):
     assert math.verify(product, str(value)) and not math.verify(product, '3')
 
 
-def test_a_correction_is_no_alternative():
+def test_a_correction_is_not_an_alternative():
   for doubt in ('. No, it should be', ', wait, not that or so:', '. Actually'):
     text = f'\\boxed{{3}}{doubt} \\boxed{{4}}'
     assert math.verify(text, '4') and not math.verify(text, '3')
@@ -91,7 +91,7 @@ CHOICES = ['A. 5 or B. 6', 'A. 5, B. 6', 'A. 5; B. 6', 'A) 5 or B', 'A. or B.']
 
 
 @pytest.mark.parametrize('choices', CHOICES)
-def test_of_two_choices_neither_is_paid(choices):
+def test_two_choices_score_zero(choices):
   for text in (f'The answer is {choices}', f'\\boxed{{{choices}}}', choices):
     assert [math.verify(text, gold) for gold in 'AB'] == [False, False]
   assert math.verify('The answer is A. Let us check B. It is wrong.', 'A')
@@ -113,7 +113,7 @@ MARKS = [
 
 @pytest.mark.parametrize('mark', MARKS)
 @pytest.mark.parametrize('between', [', {}', ' ({}', '. {}', '\n{}', '; {}'])
-def test_a_hedge_behind_the_answer_is_a_second_guess(mark, between):
+def test_a_hedge_after_the_answer_is_a_second_guess(mark, between):
   for hedge in HEDGES:
     for other in ('35', '$35$'):
       text = f'{mark}{between.format(hedge)} {other}'
@@ -207,7 +207,7 @@ def test_hedges_in_a_sentence_without_a_mark(prose):
     'The answer is probably 12.',
   ],
 )
-def test_a_remark_is_no_second_value(text):
+def test_a_remark_is_not_a_second_value(text):
   assert math.verify(text, '12')
 
 
@@ -233,7 +233,7 @@ NEIGHBOURS = [
 
 
 @pytest.mark.parametrize('chain', NEIGHBOURS)
-def test_two_neighbours_are_never_both_paid(chain):
+def test_two_neighbouring_integers_never_both_score(chain):
   for n in [*range(1, 60), 99, 199, 999, 1999]:
     for m in (n + 1, n - 1):
       paid = [v for v in (n, m) if math.verify(chain % (n, m), str(v))]
@@ -248,13 +248,13 @@ def test_two_neighbours_are_never_both_paid(chain):
     '9\\sin 90^\\circ',
   ],
 )  # fmt: skip
-def test_an_integer_in_disguise_has_no_decimals_to_lose(nine):
+def test_an_integer_in_other_notation_has_no_decimals_to_round(nine):
   for chain in (f'{nine} \\approx 10', f'10 \\approx {nine}'):
     paid = [v for v in ('9', '10') if math.verify(f'\\boxed{{{chain}}}', v)]
     assert len(paid) < 2, chain
 
 
-def test_neighbours_in_other_dress_are_never_both_paid():
+def test_neighbouring_integers_in_other_notation_never_both_score():
   for text, golds in [
     ('(17,30)\\approx(18,31)', ['(17,30)', '(18,31)']),
     ('17_8 \\approx 16', ['15', '16', '17']),
@@ -264,7 +264,7 @@ def test_neighbours_in_other_dress_are_never_both_paid():
     assert len(paid) < 2, (text, paid)
 
 
-def test_a_rounding_with_fewer_digits_is_paid():
+def test_a_rounding_with_fewer_digits_scores_one():
   for chain, golds in [
     ('203.7 \\approx 204', ['203.7', '204']),
     ('\\frac13 \\approx 0.33', ['1/3', '0.33']),
@@ -286,7 +286,7 @@ MARKED = ['\\boxed{5}', 'the answer is 5', '<answer>5</answer>', '#### 5', '5']
 
 @pytest.mark.parametrize('marked', MARKED)
 @pytest.mark.parametrize('opening', ['<think>', '<thinking>', '\n <THINK>\n'])
-def test_a_thought_that_does_not_end_is_no_answer(marked, opening):
+def test_an_unfinished_thought_is_not_an_answer(marked, opening):
   for text in (opening + marked, f'<think>1</think>{opening}{marked}'):
     for strict in (True, False):
       verdict = math.grade(text, '5', strict=strict)
@@ -294,7 +294,7 @@ def test_a_thought_that_does_not_end_is_no_answer(marked, opening):
 
 
 @pytest.mark.parametrize('marked', MARKED[:-1])
-def test_what_is_said_outside_of_thoughts_counts(marked):
+def test_text_outside_of_thoughts_counts(marked):
   assert math.verify(f'<think>6 \\boxed{{6}}</think>{marked}', '5')
   assert math.verify(f'{marked}\n<think>or \\boxed{{6}}', '5')
   assert math.verify(f'<thinking>\\boxed{{6}}</thinking>{marked}', '5')
@@ -308,7 +308,7 @@ OPENINGS = [
 
 
 @pytest.mark.parametrize('opening', OPENINGS)
-def test_a_thought_that_the_prompt_begins_is_no_answer(opening):
+def test_a_thought_begun_by_the_prompt_is_not_an_answer(opening):
   thoughts = ['Let me try 2 + 3 = 5', '\\boxed{5}', '5 <think> or 6']
   for key in ('prompt', 'rendered'):
     example = {'answer': '5', key: f'What is 2 + 3? {opening}'}
@@ -317,7 +317,7 @@ def test_a_thought_that_the_prompt_begins_is_no_answer(opening):
         assert reward(thought, example).status == 'no_answer', thought
 
 
-def test_the_response_behind_a_thought_is_read_in_every_format():
+def test_the_response_after_a_thought_is_read_in_every_format():
   for opening, closing in [
     ('<reasoning>', '</reasoning>'),
     ('[THINK]', '[/THINK]'),
@@ -358,7 +358,7 @@ def priced(count: int):
     yield text, str(total)
 
 
-def test_prices_are_no_formulas():
+def test_prices_are_not_formulas():
   cases = list(priced(400))
   assert [text for text, gold in cases if not math.verify(text, gold)] == []
   wrong = [(text, str(int(gold) + 1)) for text, gold in cases]

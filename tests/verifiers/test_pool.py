@@ -54,7 +54,7 @@ def test_signals_to_all_processes_of_a_job_do_not_end_a_pool(behave, signum):
 
 
 @pytest.mark.parametrize('what', ['hang', 'sleep'])
-def test_a_case_without_end_costs_one_limit_and_only_itself(behave, what):
+def test_an_endless_case_fails_alone_after_one_limit(behave, what):
   cases = [GOOD] * 40
   cases[17] = bad(what)
   start = time.monotonic()
@@ -75,7 +75,7 @@ def test_a_case_without_end_costs_one_limit_and_only_itself(behave, what):
     ('nothing', 'NoneType'),
   ],
 )
-def test_a_failing_case_is_an_error_and_only_itself(behave, what, says):
+def test_a_failing_case_is_the_only_error(behave, what, says):
   cases = [GOOD] * 20
   cases[0] = cases[19] = bad(what)
   verdicts = behave.map(cases)
@@ -128,7 +128,7 @@ def test_a_reward_that_forks_answers_once(attacked):
 @pytest.mark.parametrize(
   'what', ['leave a child', 'end later', 'end, leave a child', 'write later']
 )
-def test_what_a_reward_left_behind_costs_no_other_case(what, recycle_cases):
+def test_leftovers_of_a_reward_affect_no_other_case(what, recycle_cases):
   """Threads and children that disturb the worker during a later case."""
   cases = [GOOD, (what, {}), *[GOOD] * 10] * 2
   with pool.VerifierPool(
@@ -142,7 +142,7 @@ def test_what_a_reward_left_behind_costs_no_other_case(what, recycle_cases):
 
 
 @pytest.mark.parametrize('what', ['write', 'write much'])
-def test_what_a_reward_writes_into_the_socket_is_charged_to_it(attacked, what):
+def test_writes_of_a_reward_to_the_socket_are_charged_to_it(attacked, what):
   cases = [GOOD] * 100
   cases[50] = (what, {})
   verdicts = attacked.map(cases)
@@ -174,7 +174,7 @@ def test_many_bad_cases_among_good_ones(behave):
   assert [v.score for v in verdicts] == [0, 0, 0, 0, 1, 0, 1] * 3
 
 
-def test_what_a_case_started_dies_with_it(behave):
+def test_processes_of_a_case_end_with_it(behave):
   seconds = f'{os.getpid()}.5'  # to be told from the sleep of another run
   case = ('spawn', {'seconds': seconds})
   assert behave.map([case])[0].status == 'timeout'
@@ -184,7 +184,7 @@ def test_what_a_case_started_dies_with_it(behave):
   assert f'sleep {seconds}' not in ps.stdout
 
 
-def test_stats_count_what_happened():
+def test_stats_count_events():
   with pool.VerifierPool(reward('behave'), timeout_s=0.3) as verifiers:
     verifiers.map([GOOD, bad('sleep'), bad('raise'), bad('die'), bad('b')])
     stats = verifiers.stats()
@@ -300,7 +300,7 @@ def test_a_killed_nursery_is_replaced_and_cases_run_again():
     assert verifiers.stats()['restarts'] == 1
 
 
-def test_close_settles_what_is_open_and_leaves_no_process():
+def test_close_settles_open_cases_and_leaves_no_process():
   verifiers = pool.VerifierPool(reward('pid'), workers=1)
   worker = int(verifiers.map([GOOD])[0].score)
   nursery = verifiers._process.pid
@@ -396,7 +396,7 @@ def test_a_reward_that_cannot_be_found_is_named(name, says):
     pool.VerifierPool(name)
 
 
-def test_a_late_call_of_a_limited_function_costs_no_other_thread():
+def test_a_late_call_of_a_limited_function_affects_no_other_thread():
   evaluate = limited.Function('builtins', 'eval', memory_mb=64)
   assert evaluate('1', 0.3) == 1
   endless = 'sum(0 for _ in iter(int, 1))'
@@ -408,5 +408,5 @@ def test_a_late_call_of_a_limited_function_costs_no_other_thread():
     late.result()
 
 
-def test_no_cases_no_verdicts(behave):
+def test_a_batch_without_cases_has_no_verdicts(behave):
   assert behave.map([]) == []

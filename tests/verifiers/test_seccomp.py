@@ -62,12 +62,12 @@ def call(request, monkeypatch):
   return ask
 
 
-def test_what_every_program_needs_is_allowed(call):
+def test_calls_of_every_program_are_allowed(call):
   for name in NUMBERS[call.machine]:
     assert call(name, 1, 2, 3) == ALLOWED
 
 
-def test_what_is_denied(call):
+def test_denied_calls(call):
   column = list(ARCH).index(call.machine)
   for name, numbers in seccomp.DENIED.items():
     if numbers[column] is not None:
@@ -81,7 +81,7 @@ def test_threads_but_no_processes(call):
   assert call(seccomp.CLONE3, 0) == UNKNOWN  # libc falls back to clone
 
 
-def test_signals_and_limits_for_itself_only(call):
+def test_signals_and_limits_only_for_the_own_process(call):
   others = [0, 1, 2**32 - 1, PID + 1, 2**64 - 1]
   for name in (seccomp.KILL, seccomp.TGKILL):
     assert call(name, PID, 9) == ALLOWED
@@ -100,7 +100,7 @@ def test_single_operations(call):
   assert call(seccomp.IOCTL, 0x5412, 0x5401) == ALLOWED
 
 
-def test_no_way_around_the_numbers(call):
+def test_other_call_numbers_are_denied(call):
   for arch in (*ARCH.values(), 0x40000003, 0):
     if arch != ARCH[call.machine]:
       assert verdict(call.code, 0, arch) == KILLED
@@ -108,7 +108,7 @@ def test_no_way_around_the_numbers(call):
     assert call(0x40000000 + 57) == call(0x40000000) == REFUSED
 
 
-def test_the_kernel_would_take_it(call):
+def test_the_filter_is_valid_for_the_kernel(call):
   """At most 4096 instructions, jumps inside, and a return at the end."""
   count = len(call.code) // 8
   assert count <= 4096 and len(call.code) % 8 == 0

@@ -18,7 +18,7 @@ def test_every_short_name_is_found_without_jax():
   assert done.stdout.split()[:1] == ['False'], done.stderr
 
 
-def test_names_and_functions_are_each_others_inverse():
+def test_names_and_functions_are_inverse():
   names = list(resolve.SHORT)
   assert names == sorted(names)
   for name in names:

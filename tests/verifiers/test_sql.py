@@ -143,7 +143,7 @@ def test_rows_equal_themselves_in_any_order(rows, random, noise):
   assert not result_rows.same_rows([*other, ('a', 1)], rows, ordered=False)
 
 
-def test_a_file_is_read_and_left_as_it_is(file):
+def test_a_file_is_read_and_not_changed(file):
   before = file.read_bytes()
   os.chmod(file, 0o444)
   example = {'answer': GOLD, 'db': str(file)}
@@ -154,7 +154,7 @@ def test_a_file_is_read_and_left_as_it_is(file):
   assert [p.name for p in file.parent.iterdir()] == [file.name]
 
 
-def test_each_guard_stands_alone(file):
+def test_each_guard_works_alone(file):
   """The file is read-only also without the authorizer and query_only."""
   connection = sql.connect({'db': str(file)})
   connection.set_authorizer(None)
@@ -176,7 +176,7 @@ def test_each_guard_stands_alone(file):
     ('select n from number where n = 1 / 0 or x', 'no such column'),
   ],
 )
-def test_what_a_result_may_have(query, words):
+def test_limits_of_a_result(query, words):
   connection = sql.connect({'db_script': SCRIPT})
   with pytest.raises(sql.QueryError, match=words):
     sql.rows_of(connection, query)

@@ -100,7 +100,7 @@ def test_reading_is_total_and_stricter_than_pythons(string):
     '[' + ' ' * 300_000 + ']',
   ],
 )
-def test_what_is_no_json(string):
+def test_invalid_json(string):
   with pytest.raises(structure.JsonError):
     structure.loads(string)
   assert structure.valid_json(string, {}, strict=True).score == 0.0
@@ -126,7 +126,7 @@ def test_brackets_in_texts_do_not_nest():
     ('<think>{"a": 1}', 0, 0),
   ],
 )
-def test_where_the_json_is(completion, loose, strict):
+def test_positions_of_the_json(completion, loose, strict):
   assert structure.valid_json(completion, {}).score == loose
   assert structure.valid_json(completion, {}, strict=True).score == strict
 
@@ -399,7 +399,7 @@ def test_a_circle_of_references_is_an_error():
     structure.matches_schema('1', {'schema': {'$ref': '#'}})
 
 
-def test_a_value_cannot_spend_more_than_the_budget():
+def test_validation_has_a_budget():
   """Each level tries two ways: 2^60 checks, were they all made."""
   schema = {'anyOf': [{'allOf': [{'items': {'$ref': '#'}}, False]}] * 2}
   start = time.process_time()
@@ -457,7 +457,7 @@ def test_the_pool_ends_a_pattern_that_backtracks():
 
 
 @pytest.mark.parametrize('piece', ['"', '\\"', '[', '{"', '```\n', '```', '1,'])
-def test_long_completions_take_no_time(piece):
+def test_long_completions_are_verified_quickly(piece):
   text = piece * (150_000 // len(piece))
   start = time.process_time()
   structure.valid_json(text, {})

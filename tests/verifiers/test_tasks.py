@@ -76,7 +76,7 @@ def test_checkers_are_total_and_fast(task, small_heap):
 
 
 @pytest.mark.parametrize('task', FAMILIES)
-def test_the_answer_ends_the_text_and_the_marker_is_alone(task):
+def test_the_answer_ends_the_text_after_the_only_marker(task):
   ex = examples(task, 1)[0]
   answer = ex['answer']
   for wrong in (
@@ -115,7 +115,7 @@ def test_splits_never_overlap(task):
   assert len(prompts['train']) > n / 4
 
 
-def test_the_heldout_share_is_what_it_says():
+def test_the_heldout_share_is_as_stated():
   prompts = [f'{a}+{b}=' for a in range(100) for b in range(100)]
   share = sum(map(tasks.is_heldout, prompts)) / len(prompts)
   assert abs(share - tasks.HELDOUT_SHARE) < 0.02
@@ -133,7 +133,7 @@ def test_problems_are_the_same_everywhere():
 
 
 @pytest.mark.parametrize('task', FAMILIES)
-def test_problems_follow_seed_and_index_alone(task):
+def test_problems_depend_only_on_seed_and_index(task):
   def prompts(seed, order):
     return {
       i: tasks.example(task, seed, i, split='train')['prompt'] for i in order
@@ -171,7 +171,7 @@ def test_knobs_reach_the_problem_and_harder_is_on_top():
     (dict(knobs=dict(max_total=-1)), ('max_total', 'draws')),
   ],
 )
-def test_bad_settings_name_themselves(call, words):
+def test_invalid_settings_are_named(call, words):
   call = dict(task='arithmetic', seed=0, index=0, split='train') | call
   with pytest.raises(ValueError) as error:
     tasks.example(**call)

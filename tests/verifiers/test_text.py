@@ -107,7 +107,7 @@ def test_and_right_on_longer_texts():
 @pytest.mark.parametrize('reward', REWARDS)
 @given(st.text(max_size=40))
 @FEW
-def test_a_text_is_itself(reward, string):
+def test_a_text_equals_itself(reward, string):
   assert score(reward, string, string) == 1.0
   assert score(reward, f' {string}\n', string) == 1.0
 
@@ -172,7 +172,7 @@ def test_the_best_of_several_answers(reward):
 
 
 @pytest.mark.parametrize('reward', REWARDS)
-def test_which_part_counts(reward):
+def test_parts_of_a_completion(reward):
   assert score(reward, '<think>Rome?</think> Paris', 'Paris') == 1.0
   tagged = '<think>no</think> So: <answer>Paris</answer> Good.'
   assert score(reward, tagged, 'Paris') == 1.0
@@ -185,7 +185,7 @@ def test_which_part_counts(reward):
 
 
 @pytest.mark.parametrize('example', [{}, {'answer': []}, {'answer': [5]}])
-def test_a_bad_example_is_an_error(example):
+def test_an_invalid_example_is_an_error(example):
   with pytest.raises(fields.FieldError, match="'answer'"):
     text.exact('x', example)
 
@@ -209,7 +209,7 @@ def test_a_hundred_thousand_characters(reward):
   assert score(reward, a, a) == 1.0
 
 
-def test_long_differences_are_bounded_from_the_safe_side():
+def test_long_differences_have_a_lower_bound_of_similarity():
   n = text.MAX_CHARS
   assert text.edit_similarity('a' * 2 * n, 'b' * 2 * n) == 0.0
   assert text.edit_similarity('xab' * n, 'yba' * n) <= 2 / 3

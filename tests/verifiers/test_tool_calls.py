@@ -81,7 +81,7 @@ def test_forms(completion):
     ('{"name": "now", "arguments": ', 'no_answer'),
   ],
 )
-def test_what_is_no_call(completion, status):
+def test_texts_without_a_call(completion, status):
   for verdict in (
     tool_calls.reward(completion, {'answer': [NOW]}),
     tool_calls.valid(completion, {'tools': TOOLS}),
@@ -106,7 +106,7 @@ def call(**arguments):
     ({'name': 'forecast', 'arguments': {}}, 0),
   ],
 )
-def test_the_tools_decide_what_is_valid(item, right):
+def test_calls_are_validated_by_the_tools(item, right):
   example = {'tools': TOOLS}
   assert tool_calls.valid(hermes(item), example).score == right
   assert tool_calls.valid(hermes(NOW, item), example).score == right
@@ -124,7 +124,7 @@ def test_order_and_number():
   assert score(hermes(ROME, ROME), [ROME, OSLO]) == 0.0
 
 
-def test_no_call_is_right_where_none_is_wanted():
+def test_no_call_is_correct_without_gold_calls():
   assert score('It is sunny.', []) == 1.0
   assert score('My name: "x". The "name" of a city is [not] JSON.', '[]') == 1.0
   assert score(hermes(ROME), []) == 0.0
@@ -159,7 +159,7 @@ def test_no_call_is_right_where_none_is_wanted():
     '{"recipient_name": "weather", "parameters": {}}',
   ],
 )
-def test_a_malformed_call_is_wrong_where_none_is_wanted(completion):
+def test_a_malformed_call_is_wrong_without_gold_calls(completion):
   assert score(completion, []) == 0.0
   assert score(completion, '[]', score='partial') == 0.0
 
@@ -247,7 +247,7 @@ def test_the_pairing_is_the_best_one(found, gold):
     ),
   ],
 )
-def test_a_bad_example_is_an_error(example, words):
+def test_an_invalid_example_is_an_error(example, words):
   with pytest.raises(ValueError, match=words):
     tool_calls.reward(hermes(NOW), example)
 
@@ -269,7 +269,7 @@ def test_total(completion):
   'piece',
   ['<tool_call>', '</tool_call>', '"name"', '{"name": ', '<tool_call>{'],
 )
-def test_long_completions_take_no_time(piece):
+def test_long_completions_are_verified_quickly(piece):
   start = time.process_time()
   score(piece * (150_000 // len(piece)), [ROME], TOOLS)
   score(hermes(*[call(city=str(i)) for i in range(10)]), [ROME] * 10, None)

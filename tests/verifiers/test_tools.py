@@ -41,7 +41,7 @@ def root(x: float) -> str:
   return str(x**0.5)
 
 
-def test_tags_hold_numbers_where_a_tool_wants_them():
+def test_tags_become_numbers_for_numeric_arguments():
   """A tag has text alone; a text argument stays as it was said."""
   spec = {
     name: {'tool': f'{__file__}:{name}'} for name in ('half', 'root', 'weather')
@@ -83,7 +83,7 @@ def test_search_finds_by_words(documents):
     read(str(documents))
 
 
-def test_python_keeps_an_episode_and_no_other():
+def test_python_keeps_the_state_of_its_episode():
   run = Python(timeout_s=1.0)
   said, state = run('x = 20\ndef f(n):\n  return n + x', state=None)
   assert said == 'no output'
@@ -112,7 +112,7 @@ def test_python_keeps_an_episode_and_no_other():
     ('(' * 500, 'Error'),
   ],
 )
-def test_python_is_shut_in(code, words):
+def test_python_is_confined(code, words):
   run, start = Python(timeout_s=1.0), time.monotonic()
   said, state = run(code, state=('y = 5',))
   assert words in said and time.monotonic() - start < 12
@@ -177,7 +177,7 @@ def test_every_template_calls_the_same_tool(form, text):
     ('mistral', '[TOOL_CALLS] {', 'malformed', 'error'),
   ],
 )  # fmt: skip
-def test_a_bad_call_is_text_and_counted(form, text, event, words):
+def test_an_invalid_call_is_text_and_counted(form, text, event, words):
   answer = Toolbox(form, {'w': WEATHER})(text, {}, None)
   assert answer.event == event and words in answer.observation
 
@@ -194,12 +194,12 @@ def test_tools_keep_their_own_states():
   assert json.dumps(schema)
 
 
-def test_what_ends_a_turn_in_tags():
+def test_ends_of_a_turn_in_tags():
   assert calls.stops('tags', ['a', 'b']) == [b'</a>', b'</b>']
   assert calls.stops('hermes', ['a']) == []
 
 
-def test_hostile_environments_cost_one_limit_each():
+def test_hostile_environments_take_at_most_one_limit():
   """One answer a turn, whatever an environment does; no process is left."""
   env = {'name': f'{HOSTILE}:step', 'args': {}, 'most': 100}
   pool = VerifierPool(

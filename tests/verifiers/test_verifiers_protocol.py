@@ -106,14 +106,14 @@ def test_an_episode_is_played_turn_by_turn():
   assert env('5', example, None).reward == pytest.approx(0.9)
 
 
-def test_what_an_environment_raises_is_a_failure():
+def test_exceptions_of_an_environment_are_failures():
   """Of its protocol, which it writes down; the pool counts it."""
   env = made('guess')
   with pytest.raises(RuntimeError, match='the environment failed: ToolCall'):
     env('five', {'meta': rows_of(env)[5]}, None)
 
 
-def test_its_tools_are_called_in_the_policys_words():
+def test_tools_are_called_by_the_policys_text():
   env = made('doubling', form='hermes')
   example = {'meta': rows_of(env)[0]}
   call = '<tool_call>{"name": "twice", "arguments": {"x": 4}}</tool_call>'
@@ -134,7 +134,7 @@ def test_one_turn_is_scored():
   assert env('9', example, None).reward == 0
 
 
-def test_what_does_not_go_is_refused():
+def test_unsupported_environments_are_refused():
   with pytest.raises(ValueError, match='its rubric compares the rollouts'):
     made('guess', args={'together': True})
   with pytest.raises(ValueError, match="form='morse': choose tags"):
