@@ -12,6 +12,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+import types
 
 os.environ['XLA_FLAGS'] = (
   os.environ.get('XLA_FLAGS', '')
@@ -107,6 +108,17 @@ def mesh_devices(request):
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sharding, 'make_mesh', smallest)
+    yield
+
+
+@pytest.fixture(scope='session', autouse=True)
+def no_curves():
+  """Leaves out curves.png of runs in this process: a second of CPU time each.
+  Runs in processes of their own draw it (test_resume.py).
+  """
+  undrawn = types.SimpleNamespace(save=lambda workdir: 'not drawn')
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr('jaxrl_reason.run.train.plots', undrawn)
     yield
 
 

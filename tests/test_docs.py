@@ -52,7 +52,6 @@ def test_an_own_task_and_reward_train(folder):
   c.log_every = 1
   assert train.run(c, folder / 'run') is not None
   assert resolve.load(short['reward'])('12', {}) == 1 / 3
-  assert (folder / 'run' / 'curves.png').exists()
 
 
 def test_an_own_part_sees_every_step_and_its_memory_is_saved(folder):
