@@ -6,7 +6,9 @@ import pytest
 
 @pytest.fixture(autouse=True, scope='module')
 def compile_quickly():
-  """Hundreds of small programs run once each: not worth optimizing."""
+  """Disables optimizations, because hundreds of small programs run only
+  once.
+  """
   before = jax.config.read('jax_disable_most_optimizations')
   jax.config.update('jax_disable_most_optimizations', True)
   yield

@@ -1,4 +1,4 @@
-"""The batch most tests use: every edge case in 11 rows of 5 tokens."""
+"""The batch of most tests: all edge cases in 11 rows of 5 tokens."""
 
 import functools
 import inspect
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Compiled:
-  """The functions of a module, each call compiled as a whole.
+  """The functions of a module, where each call is compiled as a whole.
 
   Operation by operation, every new shape compiles a dozen small programs; and
   so that all of them are seen to work under jit. Arrays are traced, the rest is
@@ -38,7 +38,9 @@ def _compiled(fn, *args, **kwargs):
 
 
 def together(fns, *args):
-  """{name: fn(*args)} as one program: compiling once is most of the time."""
+  """Computes {name: fn(*args)} in one program, since compilation takes most of
+  the time.
+  """
 
   def run(*args):
     out = {}
@@ -54,7 +56,8 @@ def together(fns, *args):
 
 
 def edge_batch(seed=0, spread=0.5, poison=True):
-  """Interleaved groups of 1 to 5, holes, empty rows, NaN, a ratio of e^25.
+  """Returns interleaved groups of 1 to 5, holes, empty rows, NaN and a ratio of
+  e^25.
 
   Returns float64 NumPy arrays; what lies outside the mask is NaN or inf if
   `poison`, and one row has a NaN reward.
@@ -86,7 +89,7 @@ def edge_batch(seed=0, spread=0.5, poison=True):
 
 
 def run_in(bits, fn):
-  """fn(dtype) in float32, or in float64 with x64 enabled."""
+  """Runs fn(dtype) in float32, or in float64 with x64 enabled."""
   if bits == 32:
     return fn(np.float32), 2e-5
   with jax.enable_x64(True):
@@ -94,7 +97,7 @@ def run_in(bits, fn):
 
 
 def close(actual, desired, rtol, what=''):
-  """Every value to a relative error, with 1e-3 of it absolute for zeros."""
+  """Compares every value with a relative tolerance, and 1e-3 of it absolute."""
   actual, desired = np.asarray(actual, np.float64), np.asarray(desired)
   assert actual.shape == desired.shape, (what, actual.shape, desired.shape)
   assert np.isfinite(actual).all(), (what, actual)

@@ -1,4 +1,4 @@
-"""The published formulas in NumPy float64, one loop at a time.
+"""Implements the published formulas in NumPy float64, one loop at a time.
 
 Written from the papers, apart from the library: no shared helper, no masking
 tricks, no vectorisation over rows. Slow and obvious. Used by the tests as the
@@ -11,12 +11,14 @@ import numpy as np
 
 
 def members(group, valid, i):
-  """Valid rows of row i's group."""
+  """Returns the valid rows in the group of row i."""
   return [j for j in range(len(group)) if group[j] == group[i] and valid[j]]
 
 
 def per_group(fn, reward, group, valid):
-  """fn(rewards of the group, own position) for every valid row, else 0."""
+  """Computes fn(rewards of the group, position in it) for valid rows, else
+  0.
+  """
   out = np.zeros(len(reward))
   for i in range(len(reward)):
     if valid[i]:
@@ -93,7 +95,7 @@ def rank(reward, group, valid):
 
 
 def whiten(x, where, ddof=1, eps=1e-8):
-  """x where `where` is set, minus their mean, over their deviation."""
+  """Returns x where `where` is set, minus their mean, over their deviation."""
   chosen = x[where]
   var = ((chosen - chosen.mean()) ** 2).sum() / (chosen.size - ddof)
   out = np.zeros_like(x)
@@ -298,7 +300,7 @@ def k3(logp, ref, mask):
 
 
 def aggregation_weights(mask, how, length=None, count_empty=False):
-  """w [N, T] such that the loss is sum w x."""
+  """Returns w [N, T] such that the loss is sum w x."""
   n, t = mask.shape
   size = (mask != 0).sum(1)
   rows = n if count_empty else (size > 0).sum()
@@ -315,6 +317,6 @@ def aggregation_weights(mask, how, length=None, count_empty=False):
 
 
 def total(x_and_J, w):
-  """The loss and its gradient by logp [N, T]."""
+  """Computes the loss and its gradient by logp [N, T]."""
   x, J = x_and_J
   return (w * x).sum(), np.einsum('it,its->is', w, J)

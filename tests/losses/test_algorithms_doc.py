@@ -1,4 +1,4 @@
-"""docs/algorithms.md is what tools/algorithms_table.py makes of RECIPES."""
+"""docs/algorithms.md is the output of tools/algorithms_table.py."""
 
 import importlib.util
 import pathlib

@@ -1,4 +1,4 @@
-"""Advantages per row: numbers by hand, the twin, and what must be exactly 0."""
+"""Advantages per row: numbers by hand, the NumPy twin, and exact zeros."""
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +73,9 @@ def test_gfpo_keeps_the_shortest():
 
 
 def test_gdpo_tells_apart_what_the_sum_cannot():
-  """(0, 1) and (1, 0) have equal sums; normalised apart they differ."""
+  """(0, 1) and (1, 0) have equal sums, but differ if parts are normalised
+  separately.
+  """
   parts = jnp.array([[0.0, 10.0], [1.0, 0.0], [1.0, 10.0], [1.0, 0.0]])
   adv = losses.gdpo(parts, jnp.zeros(4, int), eps=0.0, part_weights=(1, 0.5))
   first = np.array([-0.75, 0.25, 0.25, 0.25]) / 0.5
@@ -138,7 +140,7 @@ GROUPED = {
 
 
 def test_dead_groups_are_exactly_zero():
-  """Any reward, any group size, in float32: not 1e-8, 0."""
+  """For any reward and group size in float32: 0, not 1e-8."""
   values = jnp.array([0.1, 1 / 3, -7.3, 1e6 + 0.1, 1e-20, 0.7, 123.456])
   group = jnp.array([i for i in range(7) for _ in range(3 + 4 * i)])
   for name, adv in together(GROUPED, values[group], group).items():
@@ -146,7 +148,7 @@ def test_dead_groups_are_exactly_zero():
 
 
 def test_digits_survive_large_rewards():
-  """{1, 0, 0} and the same plus 1e6: the group statistics shift first."""
+  """{1, 0, 0} and the same plus 1e6: statistics are computed after a shift."""
   shifted = jnp.float32(1e6) + R
   close(losses.group_mean(shifted, G), losses.group_mean(R, G), 1e-6)
 

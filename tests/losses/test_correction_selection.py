@@ -1,4 +1,4 @@
-"""Weights for off-policy data, and which tokens a loss singles out."""
+"""Weights for off-policy data, and the selection of tokens in a loss."""
 
 import functools
 
@@ -122,7 +122,7 @@ def test_random_tokens_are_a_fixed_share_drawn_evenly():
 
 
 def test_a_random_share_is_trained_on_under_the_divisor_of_all():
-  """Its gradient is that of all tokens where they are drawn, 0 elsewhere."""
+  """Its gradient is that of all tokens at sampled tokens, and 0 elsewhere."""
   logp = jnp.array([[-1.0, -2.0, 0.0], [-1.5, -0.5, -1.0]])
   adv, key = jnp.array([1.0, -2.0]), jax.random.key(3)
 

@@ -1,4 +1,4 @@
-"""Divergences from a teacher, by the formulas of their papers in numpy."""
+"""Divergences from a teacher equal the formulas of their papers in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +26,15 @@ P, T = softmax(Z), softmax(Z_T)
 
 
 def jsd(p, t, beta):
-  """https://arxiv.org/abs/2306.13649, eq. 1, of teacher t and student p."""
+  """Computes https://arxiv.org/abs/2306.13649, eq. 1, of teacher t and student
+  p.
+  """
   m = beta * t + (1 - beta) * p
   return beta * kl(t, m) + (1 - beta) * kl(p, m)
 
 
 def bucketed(p, t, k):
-  """The teacher's k likeliest tokens, then the sum of the rest."""
+  """Returns the teacher's k likeliest tokens, then the sum of the rest."""
   order = np.argsort(-t, axis=-1)
   out = []
   for x in (p, t):
@@ -112,7 +114,7 @@ def test_the_advantage_of_a_sampled_token():
 
 
 def test_its_policy_gradient_is_that_of_reverse_kl():
-  """In expectation over the student's own tokens."""
+  """In expectation over the student's tokens."""
   z, z_t = jnp.array([0.2, -0.5, 1.0]), jnp.array([1.0, 0.0, 0.5])
   tokens = jnp.arange(3)
   logp = jax.nn.log_softmax(z)[tokens][:, None]

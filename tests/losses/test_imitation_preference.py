@@ -1,4 +1,6 @@
-"""Demonstrations, preferences, values, Bellman losses, by hand."""
+"""Demonstrations, preferences, values and Bellman losses equal numbers by
+hand.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -110,7 +112,7 @@ TOKENS = np.array([[1, 0, 1]])
 
 
 def test_tbrm_by_hand():
-  """The first token is a prompt's: V is taken where the answer starts."""
+  """The first token belongs to the prompt: V is at the start of the answer."""
   mask = np.array([[0, 1, 1]])
   ref = jnp.array([[jnp.nan, -1.0, -0.5]])
   loss = losses.tbrm(

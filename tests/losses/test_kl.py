@@ -1,4 +1,4 @@
-"""KL estimators: expectations on a small vocabulary, digits, gradients."""
+"""KL estimators: expectations on a small vocabulary, precision, gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,9 @@ def test_expected_gradients_of_the_estimators(policies):
   'd', [1e-6, -1e-4, 1e-3, 0.1, -0.249, 0.251, -0.251, 3.0]
 )
 def test_k3_keeps_its_digits(d):
-  """exp(d) - 1 - d in float32 near 0, where the plain formula keeps none."""
+  """exp(d) - 1 - d in float32 near 0, where the plain formula has no correct
+  digit.
+  """
   logp, ref = np.float32(-1.0), np.float32(-1.0 + d)
   exact_d = float(np.float64(ref) - np.float64(logp))
   exact = sum(

@@ -1,4 +1,4 @@
-"""Length rewards, by hand, in tokens."""
+"""Length rewards in tokens equal numbers by hand."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,7 +32,7 @@ def test_l1():
 
 
 def test_alp():
-  """Half right: each token costs beta / 2; nothing right: beta / 4."""
+  """Solve rate 1/2: each token costs beta / 2; none correct: beta / 4."""
   got = losses.alp_penalty(RIGHT, LENGTH, GROUP, alp_beta=0.1)
   close(got, -0.05 * LENGTH, 1e-6)
   got = losses.alp_penalty(jnp.zeros(4), LENGTH, GROUP, alp_beta=0.1)
@@ -46,7 +46,7 @@ def test_laser():
 
 
 def test_laser_d():
-  """A prompt with 3 of 4 right is easy, one with 1 of 4 hard."""
+  """A prompt with 3 of 4 correct is easy, one with 1 of 4 hard."""
   right = jnp.array([1, 1, 1, 0, 1, 0, 0, 0])
   length = jnp.array([2.0, 4, 6, 9, 7, 3, 3, 3])
   level = losses.difficulty(right, jnp.repeat(jnp.arange(2), 4))
@@ -88,7 +88,9 @@ def test_nan_is_wrong():
 
 
 def test_brevity_of_prime_rl():
-  """r (1 + clip(1 - cost / mean cost of the best, 0, 1)) - r, by its code."""
+  """r (1 + clip(1 - cost / mean cost of the best, 0, 1)) - r, as in its
+  code.
+  """
   rng = np.random.default_rng(0)
   group = np.array([0, 1, 0, 1, 0, 2, 2, 1, 0])
   reward = np.array([1, 0.5, 1, 0.5, 0, 0, -1, 0.2, 1])
@@ -105,7 +107,7 @@ def test_brevity_of_prime_rl():
 
 
 def test_repeated_ngrams_of_tokens():
-  """Each n-gram looked for among all those that began before it."""
+  """Compares each n-gram with all n-grams that began before it."""
   rng = np.random.default_rng(1)
   tokens, mask = rng.integers(0, 3, (40, 12)), rng.random((40, 12)) < 0.9
   mask[0] = False

@@ -1,4 +1,4 @@
-"""Settings: what is filled in, what is refused and how, what is needed."""
+"""Settings of losses: defaults, errors, and the arrays that they need."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Advantages and loss by settings: the twin end to end, and what must hold.
+"""Advantages and loss by settings equal the NumPy twin, and satisfy invariants.
 
 Micro-batches, devices and permutations give the same loss, gradient and
 metrics; nothing outside the mask is read or touched; every preset runs with
@@ -22,7 +22,7 @@ V = 7
 
 @pytest.fixture(scope='module')
 def batch():
-  """The edge batch with one more row, and every array any preset reads."""
+  """Returns the edge batch with one more row, and every array of any preset."""
   b = edge_batch(seed=5)
   b = {k: np.concatenate([x, x[:1]]) for k, x in b.items()}
   mask, rng = b['mask'], np.random.default_rng(0)
@@ -91,7 +91,7 @@ def estimate(s, b):
 
 
 def loss_of(s, b, adv, x, **more):
-  """The loss as a function of what it is differentiated by."""
+  """Returns the loss as a function of its differentiated argument."""
   needed = losses.needs(s)
   if 'full_logits' in needed:
     arrays = pick(b, BELLMAN_ARRAYS, needed)
@@ -116,7 +116,9 @@ def gradient(s, b, adv, x, **more):
 
 @pytest.fixture(scope='module')
 def every_preset(batch):
-  """{name: (adv, ((loss, metrics), grad))} from just what `needs` names."""
+  """Returns {name: (adv, ((loss, metrics), grad))} from the arrays in
+  `needs`.
+  """
 
   def run(name, b):
     s = losses.resolve(name)
@@ -131,7 +133,9 @@ def every_preset(batch):
 
 @pytest.mark.parametrize('name', losses.PRESETS)
 def test_every_preset_runs_on_what_it_needs(name, batch, every_preset):
-  """Under jit, finite on every edge case, gradient exactly 0 off the mask."""
+  """Under jit: finite for every edge case, with gradient exactly 0 outside the
+  mask.
+  """
   adv, ((loss, metrics), grad) = every_preset[name]
   assert loss.dtype == grad.dtype == adv.dtype == jnp.float32
   for x in (adv, loss, grad, *metrics.values()):
@@ -168,7 +172,9 @@ def without_kl(name):
 
 @pytest.fixture(scope='module', params=[32, 64])
 def end_to_end(request, batch):
-  """{name: ((loss, metrics), grad)} in float32 and float64, and the rtol."""
+  """Returns {name: ((loss, metrics), grad)} in float32 and float64, and the
+  rtol.
+  """
 
   def run(dtype):
     cast = {
@@ -237,7 +243,9 @@ def at_rows(tree, rows):
 
 @pytest.fixture(scope='module')
 def pieces(batch):
-  """{name: (whole, the two halves of the shuffled rows)}, and the order."""
+  """Returns {name: (whole, the two halves of the shuffled rows)}, and the
+  order.
+  """
   order = np.random.default_rng(2).permutation(len(batch['mask']))
 
   def run(name, b):
@@ -262,7 +270,9 @@ def pieces(batch):
 
 @pytest.mark.parametrize('name', PARTS)
 def test_micro_batches_and_permutations_add_up(name, pieces):
-  """Two halves with the whole's divisors, in a shuffled order of rows."""
+  """Two halves with the divisors of the whole batch, in a shuffled order of
+  rows.
+  """
   ((loss, metrics), grad), halves = pieces[0][name]
   part_loss = np.array([half[0][0] for half in halves])
   scale = max(1.0, np.abs(part_loss).max())
@@ -506,7 +516,9 @@ def test_critic():
 
 
 def test_tokens_of_another_policy_have_their_own_loss():
-  """The first token is a demonstration's: shaped, no ratio, no correction."""
+  """The first token is a demonstration: shaped, without ratio and
+  correction.
+  """
   logp = jnp.log(jnp.array([[0.4, 0.6]]))
   old = logp - jnp.log(jnp.array([[1.0, 1.1]]))
   off, mask = jnp.array([[1, 0]]), jnp.ones((1, 2))

@@ -1,4 +1,4 @@
-"""Objectives as records of parts, and arguments that are named when wrong."""
+"""Objectives are records of parts, and errors name wrong arguments."""
 
 import ast
 import dataclasses
@@ -61,7 +61,7 @@ def test_parts_say_what_they_read_and_hold_the_settings(name):
 
 @dataclasses.dataclass(frozen=True)
 class Squared(losses.Part):
-  """A loss of one's own: A (log pi - log ref)^2."""
+  """A custom loss: A (log pi - log ref)^2."""
 
   scale: float = 2.0
   reads = ('logp', 'ref_logp', 'mask')
@@ -210,7 +210,9 @@ def test_masks_and_denominators_ask_for_their_arrays():
 
 
 def test_ties_have_the_subgradient_0():
-  """On-policy, and at the reference, |log ratio| pulls at no token."""
+  """On-policy and at the reference, |log ratio| has gradient 0 for every
+  token.
+  """
   at = jnp.ones((1, 1))
 
   def slope(fn):
@@ -231,7 +233,7 @@ def test_ties_have_the_subgradient_0():
 
 
 def test_what_clip_metrics_count_is_what_is_clipped():
-  """Tokens without gradient are those the metrics count."""
+  """Metrics count exactly the tokens without gradient."""
   ratio = jnp.exp(jnp.array([[-0.45, -0.3, 0.1], [0.35, 0.45, 1.2]]))
   mask, old = jnp.ones((2, 3)), LOGP
   entropy = jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
@@ -263,7 +265,7 @@ def test_what_clip_metrics_count_is_what_is_clipped():
 
 
 def test_clamped_kl():
-  """'+' keeps k2's whole gradient beyond the clamp; 'weighted' clamps last."""
+  """'+' keeps the gradient of k2 beyond the clamp; 'weighted' clamps last."""
   logp, ref = jnp.full((1, 1), -1.0), jnp.full((1, 1), -4.0)
   for name in ('k1+', 'k3+', 'abs+'):
     value, slope = jax.value_and_grad(
@@ -290,7 +292,9 @@ def test_counts_follow_the_precision():
 
 @pytest.mark.parametrize('name', losses.PRESETS)
 def test_a_token_no_policy_can_draw_is_left_out_and_counted(name):
-  """-inf at one token: finite values, and the gradient of the rest stays."""
+  """With -inf at one token, values are finite and other gradients do not
+  change.
+  """
   o = losses.resolve(name)
   rng = np.random.default_rng(0)
   one = -np.float32(rng.random((2, 3)) + 0.1)
@@ -369,7 +373,7 @@ def test_a_missing_divisor_is_named():
 
 
 def test_a_soft_mask_inside_jit_is_seen():
-  """Its values cannot be checked there, so the loss is NaN, and not another."""
+  """Values cannot be checked inside jit, so the loss is NaN."""
 
   @jax.jit
   def loss(mask):

@@ -1,4 +1,4 @@
-"""pass@k and PKPO: enumeration of all subsets, and of all samples."""
+"""pass@k and PKPO equal enumerations of all subsets and all samples."""
 
 import itertools
 

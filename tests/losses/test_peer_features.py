@@ -1,4 +1,4 @@
-"""What other trainers have: each against its formula, one loop at a time."""
+"""Features of other trainers equal their formulas, one loop at a time."""
 
 import statistics
 
@@ -29,7 +29,9 @@ SQUARES = np.float32(RNG.random(MASK.shape))
 
 
 def optimal(places, weight=None):
-  """Loops over groups and places: the return less the weighted mean return."""
+  """Loops over groups and positions: the return minus the weighted mean
+  return.
+  """
   out = np.zeros(MASK.shape)
   spots = [list(np.flatnonzero(row)) for row in MASK]
   for i, own in enumerate(spots):

@@ -1,4 +1,4 @@
-"""Losses of other trainers, each against its source's formula in NumPy."""
+"""Losses of other trainers equal their source's formulas in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -95,7 +95,9 @@ TAKEN = np.random.default_rng(2).integers(0, 9, (N, T))
 
 
 def region(k, kind):
-  """Stable-RL's compute_topk_kl: the rollout's top k, and the rest as one."""
+  """Computes Stable-RL's compute_topk_kl: the rollout's top k, and the rest as
+  one.
+  """
   p, q = softmax(Z_OLD), softmax(Z)
   top = np.argsort(-p, -1)[..., :k]
   a, b = (np.take_along_axis(x, top, -1) for x in (p, q))

@@ -1,4 +1,4 @@
-"""Losses per token: the twin with gradients, golden numbers, reductions."""
+"""Losses per token equal the NumPy twin, with gradients and special cases."""
 
 import functools
 
@@ -59,7 +59,9 @@ def batch_with_advantages():
 
 @pytest.fixture(scope='module', params=[32, 64])
 def ours_by_name(request):
-  """Every loss and gradient on the edge batch: {name: (grad, x)}, rtol."""
+  """Returns every loss and gradient on the edge batch: {name: (grad, x)},
+  rtol.
+  """
   b, adv = batch_with_advantages()
 
   def run(dtype):
@@ -126,7 +128,7 @@ GOLDEN = [
 
 
 def test_golden_tokens():
-  """One token each, written out."""
+  """One token for each case."""
 
   def one_token(name, ratio, adv, logp):
     old = one(-1.0 - np.log(ratio))
@@ -142,7 +144,9 @@ def test_golden_tokens():
 
 
 def test_a_ratio_on_the_bound_keeps_its_gradient():
-  """Ties are not split: on-policy ratios sit on a clip of width 0."""
+  """Ties have the full gradient, since on-policy ratios are on a clip of width
+  0.
+  """
   at_zero = {
     'ppo_clip': lambda lp: losses.ppo_clip(
       lp, None, one(-2.0), one(1), clip_low=0.0

@@ -91,7 +91,7 @@ OF_ADVANTAGES = (
 
 
 def outputs(o, a, mask, reward):
-  """Everything that the public functions compute from an objective."""
+  """Computes all results of the public functions for an objective."""
   mask = losses.loss_mask(o, mask, truncated=reward > 0, is_offpolicy=~mask)
   named = {k: a[k] for k in OF_ADVANTAGES}
   adv = losses.advantages(o, reward, GROUP, mask=mask, **named, **PARTS)

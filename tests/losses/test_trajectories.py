@@ -84,7 +84,7 @@ def data():
 
 
 def in_numpy(name, adamw, d):
-  """theta after each of the six updates."""
+  """Returns theta after each of the six updates."""
   advantage, policy, how = ALGORITHMS[name]
   s = losses.resolve({'name': name, **OVERRIDES.get(name, {})})
   adv = advantage(d['reward'], d['prompt'], np.ones(P * G, bool))
@@ -181,7 +181,7 @@ def test_six_updates(name, adamw, data):
 
 @pytest.mark.parametrize('name', ALGORITHMS)
 def test_six_updates_in_float32(name, data):
-  """Relative to the parameters' size: single entries pass through 0."""
+  """Relative to the norm of the parameters, since single entries are near 0."""
   want = in_numpy(name, False, data)
   (path, _), rtol = run_in(32, lambda dtype: in_jax(name, False, data, dtype))
   error = np.abs(np.float64(path) - want).max() / np.abs(want).max()

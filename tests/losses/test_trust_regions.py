@@ -1,4 +1,4 @@
-"""Trust regions of other trainers, each against a loop over tokens."""
+"""Trust regions of other trainers equal loops over tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,9 @@ ADV = np.float32([1, -1, 0.5, -2, 1, 0.3])
 
 
 def moderate(old, sampler, mask, bound):
-  """AReaL: leaves out the largest squares until the mean is below the bound."""
+  """Implements AReaL: removes the largest squares until the mean is below the
+  bound.
+  """
   squares = sorted((old[mask] - sampler[mask]) ** 2)
   while len(squares) > 1 and np.mean(squares) >= bound:
     squares.pop()
@@ -51,7 +53,9 @@ def test_m2po_is_the_masked_ratio():
 
 
 def within(bound):
-  """open-instruct: mean |r - 1| / 2 over a row, then over a prompt's rows."""
+  """Implements open-instruct: mean |r - 1| / 2 over a row, then over a prompt's
+  rows.
+  """
   r = np.exp(np.float64(LOGP) - SAMPLER)
   tv = {i: np.mean(abs(r[i][m] - 1) / 2) for i, m in enumerate(MASK) if m.any()}
   out = np.zeros(MASK.shape, bool)

@@ -1,5 +1,5 @@
-"""Tiny random models of every family, as `transformers` makes them; whoever
-imports this is skipped where it is not installed.
+"""Tiny random models of every family, made by `transformers`. Tests that import
+this file are skipped if it is not installed.
 """
 
 import pytest
@@ -360,15 +360,15 @@ ODD_CASES['smollm3'] = dict(no_rope_layer_interval=4)
 
 
 def make_odd(name: str):
-  """`make`, of an odd shape."""
+  """Makes a model as `make`, with an odd shape."""
   known = getattr(transformers, f'{CASES[name][0]}Config')()
   odd = {k: v for k, v in ODD.items() if hasattr(known, k)}
   return make(name, **odd | ODD_CASES[name])
 
 
 def make(name: str, **others):
-  """A model whose every weight, norms and biases included, is random, and a
-  bf16 number, so that its bf16 version has the same weights.
+  """Makes a model with random bf16 values for all weights, norms and biases, so
+  that its bf16 version has the same weights.
   """
   kind, changes = CASES[name]
   config = getattr(transformers, f'{kind}Config')(**(SHARED | changes | others))
@@ -386,7 +386,7 @@ def make(name: str, **others):
 
 
 def prompts():
-  """tokens [3,P], valid bool [3,P]."""
+  """Returns tokens [3,P] and valid bool [3,P]."""
   generator = torch.Generator().manual_seed(1)
   tokens = torch.randint(0, 64, (len(LENGTHS), P), generator=generator)
   valid = torch.arange(P) >= P - torch.tensor(LENGTHS)[:, None]
@@ -394,7 +394,7 @@ def prompts():
 
 
 def greedy(model, new: int = NEW):
-  """[3,new] tokens."""
+  """Returns greedy tokens [3,new]."""
   tokens, valid = prompts()
   out = model.generate(
     tokens,
@@ -407,7 +407,7 @@ def greedy(model, new: int = NEW):
 
 
 def logits(model, tokens, valid):
-  """[N,T,V]; positions count the valid tokens, as `generate` has it."""
+  """Returns [N,T,V]. Positions count the valid tokens, as in `generate`."""
   positions = (valid.long().cumsum(1) - 1).clamp(min=0)
   return model(
     tokens,

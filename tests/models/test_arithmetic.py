@@ -1,4 +1,4 @@
-"""Several models as one: the sum of their logits, in every way they are run."""
+"""A sum of models has the sum of their logits, in all computations."""
 
 import jax
 import jax.numpy as jnp

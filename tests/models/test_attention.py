@@ -1,4 +1,4 @@
-"""Every attention kernel against the reference, and that against NumPy."""
+"""Every attention kernel equals the reference, which equals NumPy."""
 
 import functools
 
@@ -32,7 +32,7 @@ def inputs():
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
 def values_and_gradients(c, valid, windows, q, k, v, cotangent, which):
-  """Of real tokens: the output and d sum(output * cotangent)."""
+  """Returns the output of real tokens and d sum(output * cotangent)."""
   real = jnp.asarray(valid > 0)[..., None, None]
 
   def f(q, k, v):
@@ -45,7 +45,7 @@ def values_and_gradients(c, valid, windows, q, k, v, cotangent, which):
 
 
 def numpy_attention(c, segments, window, q, k, v):
-  """float64, a token and a head at a time."""
+  """Computes attention in float64, one token and head at a time."""
   q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
   out = np.zeros(q.shape)
   for i, t, h in np.ndindex(N, T, Q):
@@ -80,9 +80,7 @@ def test_reference_equals_numpy(case):
 
 @pytest.fixture(autouse=True)
 def several_blocks(monkeypatch):
-  """Rows of T are several blocks, as those of more than 128 are elsewhere, and
-  so are their last queries.
-  """
+  """Makes rows of T, and their last queries, several blocks."""
   monkeypatch.setattr(blocked, 'QUERIES', 32)
 
 
@@ -107,7 +105,7 @@ SINKS = jnp.array([-2.0, 3.0, 0.5, 9.0])
 
 @functools.cache
 def with_sinks(kind):
-  """Values narrower than keys, and the gradients of all, sinks included."""
+  """Returns values narrower than keys, and all gradients, with sinks."""
   c, (q, k, v, g) = config(attention=kind), inputs()
   real = jnp.asarray(LEFT)[..., None, None]
 
@@ -146,7 +144,7 @@ def test_kernels_with_sinks_and_narrow_values(kind):
 
 @pytest.mark.parametrize('kind', ['einsum', 'splash', 'blocked', 'xla'])
 def test_queries_may_be_the_last_of_their_rows(kind):
-  """They see what they see among all."""
+  """Their results equal those among all queries."""
   c, (q, k, v, g), start = config(attention=kind), inputs(), 61
   rows = attention.describe(jnp.asarray(LEFT))
 
@@ -170,7 +168,7 @@ def test_queries_may_be_the_last_of_their_rows(kind):
 
 @pytest.mark.parametrize('kind', ['einsum', 'splash'])
 def test_layers_of_several_windows_choose_theirs_inside_the_program(kind):
-  """A traced index of the window gives what that window alone gives."""
+  """A traced index of the window equals a static window."""
   c, windows = config(attention=kind), (0, 9)
   for which, window in enumerate(windows):
     got = values_and_gradients(c, LEFT, windows, *inputs(), jnp.int32(which))
@@ -202,7 +200,7 @@ def test_holes_are_not_the_start_of_a_segment():
 
 def test_splash_on_a_mesh_equals_one_device():
   """Rows over 'data' and 'fsdp', heads over 'tensor', queries over 'context';
-  also what divides over none.
+  also sizes that do not divide.
   """
   c = config(attention='splash')
   q, k, v, g = (jnp.concatenate([x, x + 1]) for x in inputs())
@@ -233,7 +231,9 @@ def test_unsupported_kernels_are_refused(changes, words):
 
 
 def test_auto_is_the_reference_on_cpu_where_rows_are_short(monkeypatch):
-  """One block of queries is the very program; several are where scores fall."""
+  """One block of queries is the same program; several blocks need less memory
+  for scores.
+  """
   assert attention.resolve(config(), T) == 'blocked'
   inputs_, rows = inputs(), attention.describe(jnp.asarray(LEFT))
 
@@ -283,7 +283,7 @@ def test_moved_columns_and_their_gradient_are_those_of_take_along_axis():
 def test_auto_on_a_tpu_pads_no_row_to_a_tile(
   monkeypatch, columns, split, kernel
 ):
-  """Splash takes whole tiles of 128; what it is asked for by name it is."""
+  """Splash needs tiles of 128. If it is set by name, rows are padded."""
   monkeypatch.setattr(sharding, 'platform', lambda: 'tpu')
   monkeypatch.setattr(sharding, 'n_context_shards', lambda: split)
   assert attention.resolve(config(), columns) == kernel

@@ -1,4 +1,4 @@
-"""A kernel's attention to a cache is the einsum's."""
+"""The kernel's attention to a cache equals the einsum's."""
 
 import functools
 
@@ -26,7 +26,7 @@ def entry(seed, rows, columns, *, kept=2, dtype='model', layers=LAYERS):
 
 
 def masks(by_row, seen):
-  """Prompts with padding; `seen` of R own columns, of each row other ones."""
+  """Returns prompts with padding; `seen` of R own columns differs by row."""
   prompt = jnp.arange(P) >= jnp.array([0, 7])[:, None, None]
   own = (jnp.arange(R) < seen)[None, None]
   if by_row:

@@ -11,7 +11,7 @@ BAD += (float('nan'), float('inf'), [], '1')
 
 
 def published() -> dict[str, dict]:
-  """A config.json of every family that has a published size."""
+  """Returns a config.json of every family with a published size."""
   found = {}
   for c in zoo.ZOO.values():
     h = families.to_hf(c)

@@ -1,4 +1,4 @@
-"""The gated delta rule: chunks against the recurrence, in float64 on paper."""
+"""The gated delta rule in chunks equals the recurrence in float64."""
 
 import dataclasses
 
@@ -40,7 +40,7 @@ def heads(t: int, strong: float = 1.0, seed: int = 0) -> delta.Heads:
 
 
 def on_paper(x: delta.Heads, ids: np.ndarray) -> np.ndarray:
-  """The recurrence, a token at a time, f64; ids [N,T], 0: padding."""
+  """Computes the recurrence one token at a time, f64; ids [N,T], 0: padding."""
   mixed, g, b = (np.asarray(a, np.float64) for a in (x.mixed, x.decay, x.share))
   out = np.zeros((*g.shape, C.delta_value_dim))
   for n, k in np.ndindex(N, C.delta_heads):
@@ -96,7 +96,7 @@ def test_chunks_are_the_recurrence(whole, name, strong):
 
 
 def test_equal_keys_lose_no_digits():
-  """Powers of their system grow to 1e17, its inverse does not."""
+  """Powers of the system grow to 1e17, but its inverse does not."""
   x = heads(64, 1e-4)
   x = x.replace(mixed=jnp.ones_like(x.mixed), share=jnp.ones_like(x.share))
   ids = np.ones((N, 64), int)
@@ -107,8 +107,8 @@ def test_equal_keys_lose_no_digits():
 
 
 def test_one_token_some_tokens_and_chunks_go_on_from_one_another(whole):
-  """Two tokens alone, five at once of which a row has three, two in a chunk of
-  columns: what a row remembers is as if it had been read whole.
+  """Two single tokens, five at once of which a row has three, two in a chunk of
+  columns: the state equals that of one pass.
   """
   x = heads(9)
   ids = jnp.ones((N, 9), int)

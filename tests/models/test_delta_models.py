@@ -1,4 +1,4 @@
-"""Models with layers of the delta rule among those with attention."""
+"""Models with layers of the delta rule and layers of attention."""
 
 import dataclasses
 
@@ -83,7 +83,7 @@ def test_a_slot_begins_its_next_row_with_the_state_of_the_prompt(
 
 
 def test_turns_go_on_from_what_was_read():
-  """Rows that wait, answers of several lengths, and whole rows agree."""
+  """Rows that wait, observations of several lengths, and whole rows agree."""
   _, model, params = small_model(**DELTA, layers=3, delta_layers=(0, 1))
   tokens = jax.random.randint(jax.random.key(1), (2, P + 8), 3, 16)
   valid = np.arange(P) >= P - np.array([[10], [6]])
@@ -113,7 +113,9 @@ def test_turns_go_on_from_what_was_read():
 
 @pytest.fixture(scope='module')
 def remat_grads():
-  """policy -> (hidden states [2,12,D], gradients, bytes kept a row)."""
+  """Returns policy -> (hidden states [2,12,D], gradients, bytes kept per
+  row).
+  """
   tokens = jax.random.randint(jax.random.key(0), (2, 12), 3, 16)
   valid = jnp.arange(12) >= jnp.array([[0], [5]])
 
@@ -135,7 +137,7 @@ def remat_grads():
 
 @pytest.mark.parametrize('policy', ['dots', 'full'])
 def test_recomputed_states_equal_the_first_ones(remat_grads, policy):
-  """The states of the delta rule and the experts chosen, too."""
+  """Also the states of the delta rule and the chosen experts."""
   (want, grads, kept), (got, again, fewer) = (
     remat_grads[p] for p in ('none', policy)
   )

@@ -1,5 +1,5 @@
-"""`model.numerics='exact'`: a token has the same log-prob wherever it is
-computed.
+"""With `model.numerics='exact'`, a token has the same log-prob in all
+computations.
 """
 
 import os
@@ -25,7 +25,9 @@ def normal(seed, *shape):
 
 @pytest.mark.parametrize('terms', [70, 5000])
 def test_a_product_depends_on_its_row_only(terms):
-  """Not on the order of terms, on other rows or on where sums are split."""
+  """It does not depend on the order of terms, on other rows or on the split of
+  sums.
+  """
   x, w = normal(0, 9, terms).astype('bfloat16'), normal(1, terms, 6)
   want = exact_layers.wide(x, w)
   order = np.random.default_rng(0).permutation(terms)
@@ -68,7 +70,7 @@ def test_functions_equal_those_of_numpy(ours, theirs, x):
 
 
 def test_the_softmax_is_that_of_many_small_numbers_too():
-  """Sums of a vocabulary whose tail has most of the mass."""
+  """Sums over a vocabulary whose tail has most of the probability."""
   x = jnp.concatenate([jnp.zeros((2, 1)), jnp.full((2, 99_999), -9.0)], axis=1)
   want = jax.nn.logsumexp(x, axis=-1)
   np.testing.assert_allclose(fixed_point.logsumexp(x), want, rtol=1e-4)
@@ -79,7 +81,7 @@ def test_the_softmax_is_that_of_many_small_numbers_too():
 
 
 def differences(how, **settings):
-  """Counts the sampled tokens whose log-probs differ, of a llama."""
+  """Counts the sampled tokens of a llama whose log-probs differ."""
   _, model, params = exact_cases.model_of('llama', **how)
   sampling = Sampling.fixed(0.7, 0, 0.9, 0.0)
   rows, logp, sampled = exact_cases.rollout(
@@ -105,7 +107,7 @@ def test_sampled_log_probs_are_the_trainers_bit_by_bit(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize('first', range(0, 100, 10))
 def test_a_hundred_random_configurations(first):
-  """With the default options of the compiler, which fuses more with them."""
+  """With the default options of the compiler, which fuses more operations."""
   flags = '--xla_force_host_platform_device_count=8'
   command = [
     sys.executable,

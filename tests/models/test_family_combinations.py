@@ -1,6 +1,6 @@
-"""What a new kind of layer must get along with, one table entry a family: odd
-shapes, prompts in chunks, packed rows, eight devices, adapters beside int8,
-smaller caches, experts replayed, turns.
+"""Combinations of each kind of layer, one table entry per family, with odd
+shapes, prompts in chunks, packed rows, eight devices, adapters on int8, smaller
+caches, replayed experts and turns.
 """
 
 import dataclasses
@@ -129,7 +129,7 @@ EXPERTS = [n for n in FAMILIES if n not in ('glm4', 'qwen3_5_text')]
 
 
 def config(name: str, split: bool = False, **runtime):
-  """split: with heads that a tensor axis of 2 divides."""
+  """Returns a config; split: heads that a tensor axis of 2 divides."""
   shared = SHARED | ({'num_key_value_heads': 2} if split else {})
   h = shared | (FAMILIES | ALIKE)[name] | {'model_type': name}
   return families.from_hf(h, **runtime)
@@ -137,7 +137,7 @@ def config(name: str, split: bool = False, **runtime):
 
 @jax.jit
 def shaken(params):
-  """Every value moved off what it begins as, so that none is without effect."""
+  """Changes every value, so that no parameter is without effect."""
   keys = iter(jax.random.split(jax.random.key(1), 200))
 
   def shake(path, x):
@@ -180,7 +180,7 @@ def generate(model, params, **static):
 
 
 def rows_of(tokens, out):
-  """(rows of prompts and completions, bool [N,C] of what was sampled)."""
+  """Returns (rows of prompts and completions, bool [N,C] of sampled tokens)."""
   whole = jnp.concatenate([jnp.repeat(tokens, G, 0), out.tokens], 1)
   past = np.arange(C) < np.asarray(out.length)[:, None]
   mask = jnp.concatenate([np.repeat(VALID, G, 0), past], 1)
@@ -188,7 +188,7 @@ def rows_of(tokens, out):
 
 
 def gap(model, params, **static) -> float:
-  """Between the sampler's log-probabilities and the trainer's."""
+  """Computes the largest difference of sampler and trainer log-probs."""
   tokens, out = generate(model, params, **static)
   rows, past = rows_of(tokens, out)
   score = jax.jit(
@@ -318,7 +318,7 @@ def test_a_latent_cache_keeps_a_row_for_all_heads():
 
 
 def test_adapters_alone_are_named_by_their_layers(tmp_path):
-  """Layers without experts are a stack of their own, and the first."""
+  """Layers without experts are a separate stack before the others."""
   settings = lora.Lora(rank=2, alpha=4.0, targets='.*attn/(q|o)')
   beside = dict(lora=settings, trainable='lora/.*')
   model, params = built('glm4_moe', beside)

@@ -1,4 +1,4 @@
-"""Flax modules as policies: the sampler's numbers are the module's own."""
+"""Flax modules as policies: the sampler's numbers equal the module's."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ STOP = jnp.array([1])
 
 
 def mix(x):
-  """A causal layer without parameters: the mean of what came so far."""
+  """A causal layer without parameters: the mean of all earlier inputs."""
   n = jnp.arange(1, x.shape[1] + 1)[:, None]
   return jnp.cumsum(x, axis=1) / n
 
@@ -67,7 +67,7 @@ def nnx_policy():
 
 
 class Noisy(InNnx):
-  """Holds its Rngs and draws from them when called."""
+  """A module that stores its Rngs and draws from them."""
 
   def __init__(self, rngs):
     super().__init__(rngs)
@@ -80,8 +80,8 @@ class Noisy(InNnx):
 
 
 def test_a_module_may_hold_its_rngs():
-  """Called in and outside jit, in the sampler's loop and in a gradient, it
-  leaves its counts where they were, so every call is the same.
+  """In jit, outside of it, in the sampler's loop and in a gradient, its counts
+  do not change, so every call is equal.
   """
   module = Noisy(nnx.Rngs(0, noise=1))
   model, params = flax_bridge.from_nnx(module)
@@ -106,8 +106,8 @@ def test_a_module_may_hold_its_rngs():
 
 
 def gemma_policy():
-  """A small Gemma 2 of the `gemma` package, Linen: local and global layers,
-  soft caps. From 3.1 on it is another module, which needs `kauldron`.
+  """Returns a small Gemma 2 of the `gemma` package in Linen, with local and
+  global layers and soft caps. Versions from 3.1 need `kauldron`.
   """
   package = pytest.importorskip('gemma.transformer')
   kinds = package.modules.AttentionType
@@ -146,7 +146,7 @@ POLICIES = {'linen': linen_policy, 'nnx': nnx_policy, 'gemma': gemma_policy}
 
 @pytest.fixture(scope='module', params=sorted(POLICIES))
 def policy(request):
-  """(model, params, apply, prompts, rollout)."""
+  """Returns (model, params, apply, prompts, rollout)."""
   model, params, apply = POLICIES[request.param]()
   tokens = jax.random.randint(jax.random.key(1), (B, P), 2, V)
   valid = jnp.arange(P) >= P - jnp.array([[5], [3], [1]])
@@ -168,7 +168,7 @@ def policy(request):
 
 
 def test_log_probs_are_the_modules_own(policy):
-  """Row by row, without padding, through the module itself."""
+  """Row by row without padding, by the module."""
   model, params, apply, prompts, out = policy
   for row in range(B * G):
     prompt = prompts.tokens[row // G][prompts.valid[row // G]]

@@ -1,5 +1,5 @@
-"""Frozen weights in fewer bytes: how far they are off, and that everything that
-reads them reads the same.
+"""Frozen weights in fewer bytes: their error, and the agreement of all
+computations that read them.
 """
 
 import jax
@@ -24,8 +24,8 @@ MOE = DENSE | dict(experts=4, experts_per_token=2, mlp=8)
 
 
 def adapted(dtype, shape, targets=LORA.targets):
-  """(plain Model, its parameters, Model with frozen weights, its parameters);
-  the plain one has the values that the frozen ones stand for.
+  """Returns (plain Model, its parameters, Model with frozen weights, its
+  parameters). The plain parameters are the values of the frozen ones.
   """
   c, base, params = small_model(**shape)
   settings = lora.Lora(LORA.rank, LORA.alpha, targets=targets)
@@ -143,7 +143,7 @@ def logp(model, params, prompts, out):
 
 @pytest.mark.parametrize('name', ['int8', 'experts'])
 def test_sampler_and_trainer_agree_split_or_not(name, request):
-  """And on eight devices each scale lies as its weight's outputs do."""
+  """On eight devices each scale has the layout of its weight's outputs."""
   _, _, model, kept = request.getfixturevalue(name)
   prompts = jnp.arange(32).reshape(8, 4) % 16
 
@@ -182,7 +182,7 @@ def test_decoding_keeps_it_int8(int8):
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'int8'])
 def test_bytes_in_memory(dtype):
-  """Counted by hand, of a model in which projections are most."""
+  """Counted by hand, for a model that consists mostly of projections."""
   c = small_config(width=64, mlp=128, head_dim=16, bias=False, qk_norm=False)
   specs = weights.specs(c)
 

@@ -1,4 +1,4 @@
-"""Grouped products and their gradients against loops in float64."""
+"""Grouped products and their gradients equal loops in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ def test_experts_without_rows_have_no_gradient(sizes):
 
 
 def test_gradients_of_frozen_weights_are_not_computed():
-  """The gradient of weights that nobody asks for is not computed."""
+  """The gradient of unused weights is not computed."""
   rows, w, _ = arrays()
 
   def f(rows, w):

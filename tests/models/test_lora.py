@@ -1,4 +1,6 @@
-"""Adapters: the base exactly when off, trained alone, given back two ways."""
+"""Adapters: the base is exact if they are off, only they are trained, and
+exports are equal.
+"""
 
 import dataclasses
 import json
@@ -24,7 +26,7 @@ LORA = lora.Lora(rank=2, alpha=3.0)
 
 
 def adapted(seed=0, **changes):
-  """(base Model, adapted Model, parameters with adapters that do something)."""
+  """Returns (base Model, adapted Model, parameters with effective adapters)."""
   c, base, params = small_model(seed)
   model = adapters.attach(base, lora=dataclasses.replace(LORA, **changes))
   ab = spec.init(model.specs[lora.KEY], jax.random.key(7))
@@ -196,8 +198,8 @@ EXPERTS = dict(experts=4, experts_per_token=2, mlp=8, kv_heads=4)
 
 
 def test_each_expert_has_its_adapter(rows, tmp_path):
-  """Beside == added by hand, expert by expert; sampler == trainer, also when
-  each device has an expert; gradients are those of the merged weights.
+  """Separate adapters equal merged ones for each expert, sampler equals trainer
+  also with one expert per device, and gradients are those of merged weights.
   """
   c, base, params = small_model(**EXPERTS)
   model = adapters.attach(

@@ -1,4 +1,4 @@
-"""Every family against `transformers`, on tiny random models of its making."""
+"""Every family equals `transformers` on tiny random models."""
 
 import copy
 import dataclasses
@@ -61,8 +61,8 @@ MISTRAL = '', 'language_model.', 'vision_tower.x multi_modal_projector.y'
 def test_a_text_model_is_read_out_of_a_folder_with_images(
   name, case, own, there, others, tmp_path
 ):
-  """With the published names: whole experts, a tower and further predictions
-  beside the text model.
+  """With the published names: unsplit experts, a tower, and layers for further
+  tokens.
   """
   theirs = H.make(case)
   theirs.save_pretrained(tmp_path / 'text')
@@ -112,7 +112,7 @@ def test_tables_of_windowed_layers_survive_a_written_config(name, local):
 
 
 def test_weight_decay_skips_vectors():
-  """Whatever a layer's vectors are called, their scale is not free."""
+  """Vectors of layers have no weight decay, for any name."""
   for name in H.CASES:
     c = families.from_hf(H.make(name).config.to_dict())
     tree = weights.specs(c)
@@ -158,7 +158,7 @@ def test_of_two_keys_the_one_of_transformers_is_read(name, keys):
 
 @dataclasses.dataclass
 class Case:
-  """One family's tiny model, theirs and ours, and what both computed."""
+  """A tiny model of one family in both libraries, with the results of both."""
 
   name: str
   make: Callable  # of `hf_models`, by name
@@ -205,7 +205,7 @@ def generate(model, params):
 
 
 def weights_of_nll(valid):
-  """[N,T-1]: the targets that are real tokens, as a mean."""
+  """Returns [N,T-1]: the targets that are real tokens, as a mean."""
   w = (valid[:, 1:] & valid[:, :-1]).astype(np.float32)
   return w / w.sum()
 
@@ -288,7 +288,7 @@ IN_TOTALS = 6e-4
 
 
 def test_gradients_equal(case, tmp_path):
-  """Their gradients, saved as if they were weights and read by our table."""
+  """Their gradients are saved as weights and read by our table."""
   tokens, valid = torch.tensor(case.tokens), torch.tensor(case.valid)
   logp = torch.log_softmax(H.logits(case.theirs, tokens, valid)[:, :-1], -1)
   taken = logp.gather(2, tokens[:, 1:, None])[..., 0]
@@ -333,7 +333,7 @@ def test_bf16_is_no_further_from_float32_than_theirs(case):
 
 
 def test_export_opens_in_transformers_with_the_same_logits(case, tmp_path):
-  """With a config.json of our own making, not the one that was read."""
+  """With a config.json that we write."""
   name = hf.read_config(case.folder)['model_type']
   made = families.to_hf(case.config, family=name)
   hf.save(tmp_path, case.params, case.config, dtype='float32', config_json=made)
@@ -351,8 +351,8 @@ def test_export_opens_in_transformers_with_the_same_logits(case, tmp_path):
 
 
 def test_old_and_new_config_files_read_alike(case):
-  """`transformers` writes rope_parameters now; hubs are full of rope_theta
-  and rope_scaling, which is what we write.
+  """`transformers` writes rope_parameters. Hubs contain rope_theta and
+  rope_scaling, which we write.
   """
   new = json.loads((case.folder / 'config.json').read_text())
   old = families.to_hf(case.config)

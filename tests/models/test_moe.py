@@ -1,4 +1,4 @@
-"""Experts: grouped products against a loop, routes replayed, shares."""
+"""Experts: grouped products equal a loop, and routes can be replayed."""
 
 import dataclasses
 
@@ -30,7 +30,7 @@ def rows(seed=0, n=8, t=7):
 
 
 def by_loop(x, p, k, normalise, routes=None):
-  """float64, token by token, expert by expert."""
+  """Computes the layer in float64, token by token and expert by expert."""
   x, p = jax.tree.map(lambda a: np.asarray(a, np.float64), (x, p))
   y, used = np.zeros_like(x), []
   for i, row in enumerate(x):
@@ -88,8 +88,8 @@ def test_no_token_is_dropped_if_all_use_one_expert():
   'dtype, tolerance', [('float32', 1e-5), ('bfloat16', 0.05)]
 )
 def test_gradients_are_those_of_every_expert_on_every_token(dtype, tolerance):
-  """Of tokens and weights; one expert is used twice by a token, one by none.
-  And nothing is added up by a scatter, which TPUs are slow at.
+  """A token uses one expert twice, and one expert is unused. No sum uses a
+  scatter, which is slow on TPUs.
   """
   x, p = jax.tree.map(lambda a: a.astype(dtype), experts())
   routes = jnp.stack([jnp.arange(9) % 2, jnp.full(9, 1)], 1)
@@ -119,8 +119,8 @@ def test_gradients_are_those_of_every_expert_on_every_token(dtype, tolerance):
 @pytest.mark.parametrize('n', [8, 512], ids=['few', 'many'])
 @pytest.mark.parametrize('shape', [(1, 4, 2), (2, 4, 1)])
 def test_a_split_by_expert_changes_nothing(shape, n):
-  """Of few tokens the tokens travel, of many the weights; values and
-  gradients.
+  """For few tokens the tokens are exchanged, for many the weights. Values and
+  gradients are equal.
   """
   _, p = experts()
   x = jax.random.normal(jax.random.key(7), (n, D))
@@ -174,7 +174,7 @@ def test_replaying_its_own_routes_changes_nothing(model):
 
 
 def test_sampled_routes_are_those_of_the_full_forward(model):
-  """What the sampler notes, prompt and completion, padding left aside."""
+  """Routes of prompt and completion, without padding."""
   _, m, params = model
   tokens, valid = rows(n=4)
   out = jax.jit(

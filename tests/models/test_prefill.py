@@ -1,4 +1,4 @@
-"""Prompts in chunks of columns: what they give whole."""
+"""Prompts in chunks of columns equal whole prompts."""
 
 import jax
 import jax.numpy as jnp

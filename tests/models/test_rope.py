@@ -1,4 +1,4 @@
-"""Rotary angles of every kind against `transformers`' own."""
+"""Rotary angles of every kind equal those of `transformers`."""
 
 import dataclasses
 
@@ -54,7 +54,7 @@ T = 200
 
 
 def configs(scaling, kind='Llama', **changes):
-  """(theirs, our table) of one rope_scaling, head width 16."""
+  """Returns (their config, our table) of one rope_scaling, head width 16."""
   shared = H.SHARED | dict(max_position_embeddings=128, hidden_size=64)
   h = getattr(transformers, f'{kind}Config')(
     **(shared | changes), rope_theta=500.0, rope_scaling=scaling or None
@@ -124,8 +124,8 @@ def test_partial_rotation_leaves_the_rest_of_a_head():
 
 
 def test_layers_of_different_tables_and_windows():
-  """Scanned or unrolled, whole or decoded one by one: the same, though the
-  tables go by position and by room.
+  """Results of scanned, unrolled and decoded layers are equal, although tables
+  depend on position and maximum length.
   """
   c, model, params = small_model(
     ropes=(
@@ -167,7 +167,7 @@ def test_layers_of_different_tables_and_windows():
 
 
 def test_the_activation_is_read_where_transformers_reads_it():
-  """A key of other families beside it says nothing."""
+  """A key of another family has no effect."""
   h = H.SHARED | {'model_type': 'llama', 'hidden_activation': 'gelu'}
   assert families.from_hf(h).activation == 'silu'
   h = H.SHARED | {'model_type': 'gemma2', 'hidden_act': 'silu'}
@@ -175,7 +175,7 @@ def test_the_activation_is_read_where_transformers_reads_it():
 
 
 def test_a_share_of_rotated_features_is_all_of_them_where_it_is_null():
-  """As transformers computes it; absent, it is the family's half."""
+  """As in transformers. An absent key is the family's half."""
   h = H.SHARED | {'model_type': 'glm4_moe', 'head_dim': 8}
   fractions = [
     families.from_hf(h | x).rope_tables[0].fraction

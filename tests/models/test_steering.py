@@ -1,4 +1,6 @@
-"""Steering vectors: the base when zero or off, what they add, trained alone."""
+"""Steering vectors: the base is exact if they are zero or off, their effect,
+and their training.
+"""
 
 import dataclasses
 
@@ -45,7 +47,7 @@ def test_zero_vectors_equal_the_base_exactly(forward):
 
 
 def test_a_vector_is_added_after_its_layer():
-  """Of the last layer: the state before the final norm, and v."""
+  """For the last layer: the state before the final norm, plus v."""
   one, model, params = small_model(**SHAPE | {'layers': 1})
   tokens, valid = jnp.arange(6)[None], jnp.ones((1, 6), bool)
   v = VECTORS[:1]
@@ -78,8 +80,8 @@ def learner(settings=None):
 
 
 def test_only_vectors_are_trained_and_sampler_equals_trainer():
-  """A fused step moves the vectors and nothing else; sampler and trainer agree
-  and the reference is the model without.
+  """A fused step changes only the vectors, and the reference is the model
+  without them.
   """
   lr = learner()
   params = PARAMS | {steering.KEY: VECTORS}
@@ -128,7 +130,7 @@ def test_steering_with_adapters_and_int8():
 
 
 def test_vectors_that_no_bias_can_replace_are_not_folded():
-  """An mlp's output under a norm, and experts."""
+  """The mlp's output before a norm, and experts."""
   for changes in dict(norm_place='post'), dict(experts=2, experts_per_token=1):
     c = dataclasses.replace(CONFIG, **changes)
     with pytest.raises(ValueError, match='norms or experts'):

@@ -1,4 +1,4 @@
-"""Steering vectors given back: as biases where a family has them."""
+"""Steering vectors are exported as biases if the family has them."""
 
 import hf_models as H
 import jax
@@ -22,7 +22,7 @@ VECTORS = jax.random.normal(jax.random.key(4), (2, 16))
 
 
 def run_of(folder, shape: dict):
-  """A run's workdir: its tokenizer, and a checkpoint with vectors.
+  """Returns a run's workdir with a tokenizer and a checkpoint with vectors.
 
   Returns:
     (Model, its parameters), with vectors of its layers.
@@ -77,7 +77,7 @@ def test_an_export_has_the_vectors_as_biases(tmp_path, bias):
 
 
 def test_without_biases_generate_still_works(tmp_path):
-  """By `generate`, which the refusal names."""
+  """The error names `generate`."""
   model, params = run_of(tmp_path / 'run', dict(qk_norm=True, bias=False))
   with pytest.raises(ValueError, match='qwen3 has none.*generate reads it'):
     conversion.convert(tmp_path / 'run', tmp_path / 'out')

@@ -1,4 +1,4 @@
-"""The transformer against itself in another form, and against NumPy."""
+"""The transformer equals other forms of itself, and NumPy."""
 
 import dataclasses
 import re
@@ -25,8 +25,8 @@ def logits(model, params, tokens, valid):
 
 
 def numpy_forward(c, params, tokens):
-  """float64, one row, loops over heads: an independent reading of the paper
-  trail (RMSNorm, RoPE, GQA, SwiGLU).
+  """Computes one row in float64 with loops over heads, by the papers (RMSNorm,
+  RoPE, GQA, SwiGLU).
   """
   p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
 
@@ -166,7 +166,9 @@ def test_bf16_computes_in_bf16_and_stays_close(tiny):
 
 
 def test_gradients_of_logits_are_multiplied_in_the_compute_dtype():
-  """Close to float32's, and no product of the compiled step takes float32."""
+  """Close to float32's, although no product of the compiled step has float32
+  operands.
+  """
   keys = jax.random.split(jax.random.key(0), 3)
   x = jax.random.normal(keys[0], (3, 5, 16))
   w = jax.random.normal(keys[1], (16, 40)) / 4
@@ -227,8 +229,8 @@ def test_impossible_configs_are_refused(change, word):
 
 
 def test_embeddings_can_be_arguments(tiny):
-  """As soft prompts: a vector is what its token would be, another one changes
-  what comes after it alone.
+  """As soft prompts: the embedding of a token gives the same result, another
+  vector changes only later tokens.
   """
   c, model, params = tiny
   tokens, valid = rows()

@@ -1,4 +1,4 @@
-"""Layers with windows keep their window only, and nothing else changes."""
+"""Layers with windows cache only their window, without other changes."""
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ def generate(model, params, temperature=1.0, **static):
 
 
 def whole_cache(monkeypatch):
-  """Keeps every column in every layer, and masks by distance instead."""
+  """Keeps every column in every layer, and masks by distance."""
 
   def context(cache, t, step):
     valid, t = cache.prompt_mask, jnp.asarray(t)
@@ -128,7 +128,7 @@ def test_on_eight_devices_as_on_one(shape):
 
 
 def bytes_of(c, rows: int, prompts: int, length: int, new: int) -> int:
-  """Of keys and values, counted by hand."""
+  """Counts the bytes of keys and values by hand."""
   total = 0
   for i in range(c.layers):
     w = c.layer_windows[i] or length + new

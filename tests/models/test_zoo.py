@@ -131,8 +131,8 @@ def test_settings_without_parameters_are_as_published(name):
 
 
 def test_differences_between_layers_are_as_published():
-  """Counted from 0: Gemma 2's even layers are local, all but every sixth of
-  Gemma 3's, and every fourth of SmolLM3's has no positions.
+  """Counted from 0: even layers of Gemma 2 are local, all but every sixth layer
+  of Gemma 3, and every fourth of SmolLM3 has no positions.
   """
 
   def layers(name, f):
@@ -180,7 +180,7 @@ def test_every_size_has_a_config_file_and_a_layout():
 
 
 def test_the_largest_traces_without_weights():
-  """Generation of 235 B parameters, as shapes."""
+  """Traces generation with 235 B parameters, as shapes."""
   model = transformer.build(zoo.ZOO['qwen3-235b-a22b'])
   params = spec.abstract(model.specs, 'bfloat16')
   shape = jax.eval_shape(
