@@ -56,28 +56,38 @@ class Training(Record):
 class Supervised(Training):
   """A supervised stage: next-token loss on worked solutions."""
 
+  read_with = {'minibatches clip_high': 'loss=psft', 'left_out': 'loss=eksft'}
+
   # Loss of a token. sft: its negative log-likelihood. dft: that times the
   # probability of the token, without gradient
-  # (https://arxiv.org/abs/2508.05629).
+  # (https://arxiv.org/abs/2508.05629). psft: minus its ratio to the policy
+  # before the updates of the batch, clipped (https://arxiv.org/abs/2508.17784).
+  # eksft: sft without the tokens of `left_out`
+  # (https://arxiv.org/abs/2605.29303).
   loss: str = 'sft'
+  minibatches: Count = 1  # updates per batch of rows; psft only, at least 2
+  clip_high: Amount = 0.28  # the ratio is at most 1 + this; psft only
+  # Share of the tokens with the highest entropy, and of those with the highest
+  # KL divergence from the policy at the start, that are left out; eksft only.
+  left_out: Share = 0.2
   # Padding in the passes over rows, as in rl.padding: whole, packed:TOKENS or
   # buckets:N.
   padding: str = 'whole'
   # The stage ends early when its negative log-likelihood over log_every steps,
   # in nats per token, is below this value. 0: never.
   stop_loss: Amount = 0.0
-  rows: Count = 64  # examples per update, over all devices
+  rows: Count = 64  # examples per batch, over all devices
 
   def micro_batch(self) -> int:
     """Counts the rows of a micro-batch, over all devices."""
-    return self.rows // self.micro_batches
+    return self.rows // (self.minibatches * self.micro_batches)
 
 
 @dataclasses.dataclass(frozen=True)
 class Preference(Supervised):
   """A stage that learns from pairs of a chosen and a rejected answer."""
 
-  read_with = {
+  read_with = Supervised.read_with | {
     'label_smoothing': 'loss=dpo',
     'margin': 'loss=simpo',
   }

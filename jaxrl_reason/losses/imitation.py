@@ -7,6 +7,7 @@ the mask of the demonstration tokens.
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,8 @@ from jaxrl_reason.losses.arrays import (
   stop,
 )
 from jaxrl_reason.losses.objective_part import Part, flat_names, part, part_of
+from jaxrl_reason.losses.policy import PPOClip
+from jaxrl_reason.losses.selection import EKSFT, OnlySelected
 
 
 def sft(logp: Array, mask: Array) -> jax.Array:
@@ -74,8 +77,24 @@ SFT_LOSSES = {'sft': sft, 'dft': dft}
 # Which tokens the likelihood is of: whether those of right rows (VAPO), or of
 # what an environment answers (ECHO).
 SFT_ON = {'right': True, 'observations': False}
-# The same as the loss of all tokens of a supervised stage.
-SUPERVISED = {'sft': part('SFT', sft), 'dft': part('DFT', dft)}
+SFT, DFT = part('SFT', sft), part('DFT', dft)
+
+
+def _eksft(c: Any) -> dict[str, Any]:
+  chosen = OnlySelected(name='eksft')
+  select = {'eksft': EKSFT(left_out=c.left_out)}
+  return dict(policy=SFT(), select=select, weights=(chosen,))
+
+
+# Losses of a supervised stage, by name: its settings -> fields of an objective
+# in which every advantage is 1. PSFT, https://arxiv.org/abs/2508.17784, clips
+# the ratio to the policy before the updates of a batch.
+SUPERVISED: dict[str, Callable[[Any], dict[str, Any]]] = {
+  'sft': lambda c: dict(policy=SFT()),
+  'dft': lambda c: dict(policy=DFT()),
+  'psft': lambda c: dict(policy=PPOClip(high=c.clip_high)),
+  'eksft': _eksft,
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -203,6 +203,7 @@ def select_tokens(
   old_logp: Array | None = None,
   ref_logp: Array | None = None,
   sampler_logp: Array | None = None,
+  teacher_kl: Array | None = None,
 ) -> dict[str, jax.Array]:
   """Makes the token choices that depend on the whole batch: dict of [N, T]
   bool.
@@ -283,6 +284,7 @@ def policy_loss(
   if selected is None and 'selected' in o.needs:
     chosen = dict(entropy=entropy, key=key, group=group, old_logp=old_logp)
     chosen |= dict(ref_logp=ref_logp, sampler_logp=sampler_logp)
+    chosen |= dict(teacher_kl=teacher_kl)
     selected = select_tokens(o, logp, adv, mask, **chosen)
   arrays |= _ratio_arrays(o, arrays) | (selected or {})
   if o.offpolicy is None:

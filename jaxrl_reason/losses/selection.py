@@ -25,6 +25,7 @@ from jaxrl_reason.losses.arrays import (
   safe_divide,
   stop,
 )
+from jaxrl_reason.losses.distillation import divergence
 from jaxrl_reason.losses.objective_part import Weight, part
 
 
@@ -176,6 +177,31 @@ def second_moment_tokens(
 
 
 SecondMoment = part('SecondMoment', second_moment_tokens)
+
+
+def eksft_tokens(
+  entropy: Array, teacher_kl: Array, mask: Array, *, left_out: float = 0.2
+) -> jax.Array:
+  """Leaves out the share of the tokens with the highest entropy, and the share
+  with the highest KL(pi || reference): EKSFT.
+
+  https://arxiv.org/abs/2605.29303, with the union of both and without the
+  further terms of the published code for the tokens left out.
+  """
+  check_shapes(mask=mask, entropy=entropy, teacher_kl=teacher_kl)
+  where = as_mask(mask)
+  n = jnp.floor(left_out * row_count(mask).sum())
+  scores = (stop(as_float(x)) for x in (entropy, teacher_kl))
+  uncertain, moved = (_largest(x, where, n) for x in scores)
+  return where & ~uncertain & ~moved
+
+
+class EKSFT(part('EKSFT', eksft_tokens)):
+  """`eksft_tokens` as a part."""
+
+  def compare(self, logits: Array, reference: Array) -> jax.Array:
+    """Computes the divergence over the vocabulary, [.., V] -> [..]."""
+    return divergence(logits, reference)
 
 
 def tokens_within_tv(

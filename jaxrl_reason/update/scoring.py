@@ -74,13 +74,32 @@ def scores(
   Args:
     model: that `params` are of; None: the policy's.
   """
+  given = learner, params, batch, sampling, parts
+  return scores_beside(*given, model=model)[:2]
+
+
+def scores_beside(
+  learner: Learner,
+  params,
+  batch: Batch,
+  sampling,
+  parts: int,
+  other: logprobs.Other | None = None,
+  compare: Callable | None = None,
+  model=None,
+):
+  """Computes `scores`, and compares the distributions of two models: (logp,
+  entropy, comparison or None) [N,T].
+
+  Args:
+    other, compare: see `logprobs.score_beside`.
+  """
   model = learner.model if model is None else model
+  how = dict(other=other, compare=compare, **learner.columns)
 
   def of(rows, packed):
-    logp, entropy, _ = logprobs.score(
-      model, params, rows, sampling, packed, **learner.columns
-    )
-    return logp, entropy
+    given = model, params, rows, sampling, packed
+    return logprobs.score_beside(*given, **how)[0]
 
   return in_parts(learner, of, batch, parts)
 

@@ -176,7 +176,8 @@ def gradients(
     key: for losses with random choices of tokens.
     teacher: whose logits the loss reads, or None.
   """
-  rows = batch, adv, _selected(learner, params, batch, adv, sampling, key)
+  selected = _selected(learner, params, batch, adv, sampling, key, teacher)
+  rows = batch, adv, selected
   chosen, frozen = trees.split(params, learner.trainable)
   stats, parts = (
     _minibatch_stats(learner, batch, coefs, key),
@@ -207,17 +208,22 @@ def _minibatch_stats(learner: Learner, batch: Batch, coefs, key) -> dict:
   return {'denominators': denominators, 'coefs': coefs, 'key': key}
 
 
-def _selected(learner: Learner, params, batch, adv, sampling, key):
+def _selected(learner: Learner, params, batch, adv, sampling, key, teacher):
   """Selects tokens by comparing all tokens of the minibatch. Returns None
   with a single micro-batch, because the loss then selects them itself.
   """
   if 'selected' not in learner.needs or learner.micro_batches == 1:
     return None
-  logp, entropy = scoring.scores(
-    learner, params, batch, sampling, learner.micro_batches
+  name, compare = _compared(learner)
+  read = {x for part in learner.objective.select.values() for x in part.reads}
+  other = (teacher, compare) if name in read else (None, None)
+  logp, entropy, divergence = scoring.scores_beside(
+    learner, params, batch, sampling, learner.micro_batches, *other
   )
   given = {name: getattr(batch, name) for name in OF_CHOICE}
   given['old_logp'] = _old_logp(learner, batch, logp)
+  if divergence is not None:
+    given[name] = divergence
   return losses.select_tokens(
     learner.objective, logp, adv, batch.mask, entropy=entropy, key=key, **given
   )
@@ -296,10 +302,10 @@ def _compared(learner: Learner):
   """Returns the argument of the loss that is a divergence from another model,
   and the function of both logits that computes it, or None.
   """
-  if 'old_divergence' in learner.needs:
-    return 'old_divergence', learner.objective.policy.compare
-  distill = learner.objective.distill
-  return 'teacher_kl', distill and distill.compare
+  old = 'old_divergence' in learner.needs
+  parts = learner.objective.parts
+  compare = (part.compare for part in parts if hasattr(part, 'compare'))
+  return 'old_divergence' if old else 'teacher_kl', next(compare, None)
 
 
 def _old_logp(learner: Learner, batch: Batch, logp: jax.Array):

@@ -1,5 +1,7 @@
 """Supervised stages choose their loss and their padding."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import learning as L
@@ -8,6 +10,7 @@ import pytest
 from test_recipe_features import recipe, rows
 
 from jaxrl_reason import config as config_lib
+from jaxrl_reason import losses
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.run import train
 from jaxrl_reason.run.rl import learners, programs
@@ -39,24 +42,36 @@ def test_padding_changes_nothing(padding, parts, whole, tmp_path):
       np.testing.assert_allclose(got[key], want[key], rtol=1e-4)
 
 
-def test_dft_weighs_a_token_by_its_probability():
-  """The gradient is that of the plain formula, by autodiff."""
-  c = supervised(**{'sft.loss': 'dft'})
+def learner_and_batch(loss, **own):
+  c = supervised(**{'sft.loss': loss} | own)
   c.data.prompt_len, c.data.completion_len = L.P, L.C
   learner = learners.learner(config_lib.read(c), L.MODEL, 'sft')
-  params, sampled = L.model_and_params()[1], L.rollout_batch(L.learner())
+  sampled = L.rollout_batch(L.learner())
   fields = {k: getattr(sampled, k) for k in ('tokens', 'valid', 'mask')}
-  batch = programs.supervised_batch(fields)
+  return learner, programs.supervised_batch(fields)
+
+
+def log_softmax(params, batch):
+  """Returns log-probabilities [N,T-1,V] from whole rows, and those [N,T-1] of
+  the tokens.
+  """
+  hidden = L.MODEL.hidden(params, batch.tokens, batch.valid)
+  logp = jax.nn.log_softmax(L.MODEL.unembed(params, hidden)[:, :-1])
+  tokens = batch.tokens[:, 1:, None]
+  return logp, jnp.take_along_axis(logp, tokens, -1)[..., 0]
+
+
+def test_dft_weighs_a_token_by_its_probability():
+  """The gradient is that of the plain formula, by autodiff."""
+  learner, batch = learner_and_batch('dft')
+  params = L.model_and_params()[1]
   adv = step_lib.advantages(learner, batch)
   got, metrics = step_lib.gradients(
     learner, params, batch, adv, Sampling.fixed()
   )
 
   def plain(params):
-    hidden = L.MODEL.hidden(params, batch.tokens, batch.valid)
-    logp = jax.nn.log_softmax(L.MODEL.unembed(params, hidden)[:, :-1])
-    tokens, mask = batch.tokens[:, 1:, None], batch.mask[:, 1:]
-    logp = jnp.take_along_axis(logp, tokens, -1)[..., 0]
+    logp, mask = log_softmax(params, batch)[1], batch.mask[:, 1:]
     loss = -jax.lax.stop_gradient(jnp.exp(logp)) * logp
     return jnp.where(mask, loss, 0).sum() / mask.sum()
 
@@ -64,6 +79,118 @@ def test_dft_weighs_a_token_by_its_probability():
   L.assert_close(got, grad)
   np.testing.assert_allclose(metrics['loss'], want, rtol=1e-5)
   assert float(metrics['nll']) > float(metrics['loss'])
+
+
+def moved(params, size):
+  return jax.tree.map(
+    lambda x: x + size * jnp.cos(jnp.arange(x.size)).reshape(x.shape), params
+  )
+
+
+def test_psft_clips_the_ratio_to_the_policy_before_the_updates():
+  own = {'sft.minibatches': 2, 'sft.clip_high': 0.1}
+  learner, batch = learner_and_batch('psft', **own)
+  old, params = L.model_and_params()[1], moved(L.model_and_params()[1], 0.05)
+  before = jnp.pad(log_softmax(old, batch)[1], ((0, 0), (1, 0)))
+  batch = batch.replace(old_logp=before)
+  adv = step_lib.advantages(learner, batch)
+  got, metrics = step_lib.gradients(
+    learner, params, batch, adv, Sampling.fixed()
+  )
+
+  def plain(params):
+    mask = batch.mask[:, 1:]
+    ratio = jnp.exp(log_softmax(params, batch)[1] - before[:, 1:])
+    return -jnp.where(mask, jnp.minimum(ratio, 1.1), 0).sum() / mask.sum()
+
+  want, grad = jax.jit(jax.value_and_grad(plain))(params)
+  L.assert_close(got, grad)
+  np.testing.assert_allclose(metrics['loss'], want, rtol=1e-5)
+  assert 0 < float(metrics['clip_high']) < 1
+
+
+@pytest.mark.parametrize('parts', [1, 4])
+def test_eksft_leaves_out_uncertain_and_moved_tokens(parts):
+  own = {'sft.left_out': 0.3, 'sft.micro_batches': parts, 'sft.rows': 32}
+  learner, batch = learner_and_batch('eksft', **own)
+  params = L.model_and_params()[1]
+  ref = moved(params, 0.05)
+  state = L.state(learner).replace(ref_params=ref)
+  adv = step_lib.advantages(learner, batch)
+  teacher = step_lib._other(learner, state)
+  got, metrics = step_lib.gradients(
+    learner, params, batch, adv, Sampling.fixed(), teacher=teacher
+  )
+  mask = np.asarray(batch.mask)[:, 1:]
+  logp, other = (np.asarray(log_softmax(p, batch)[0]) for p in (params, ref))
+  n, kept = int(0.3 * mask.sum()), mask.copy()
+  entropy = -(np.exp(logp) * logp).sum(-1)
+  divergence = (np.exp(logp) * (logp - other)).sum(-1)
+  for score in (entropy, divergence):
+    kept &= score < np.sort(score[mask])[-n]
+  assert 0 < kept.sum() < mask.sum() - n
+
+  def plain(params):
+    logp = log_softmax(params, batch)[1]
+    return -jnp.where(kept, logp, 0).sum() / mask.sum()
+
+  want, grad = jax.jit(jax.value_and_grad(plain))(params)
+  L.assert_close(got, grad)
+  np.testing.assert_allclose(metrics['loss'], want, rtol=1e-5)
+
+
+def test_one_eksft_token_in_ten_by_each_score():
+  entropy = jnp.arange(12.0).reshape(2, 6)
+  kl = jnp.where(entropy == 3, 9.0, 0.0)
+  mask = jnp.ones((2, 6), bool).at[1, 4:].set(False)
+  kept = losses.eksft_tokens(entropy, kl, mask, left_out=0.1)
+  assert kept.tolist() == [[1, 1, 1, 0, 1, 1], [1, 1, 1, 0, 0, 0]]
+
+
+LOSSES = {
+  'psft': {'sft.minibatches': 2, 'sft.clip_high': 0.05},
+  'eksft': {'sft.left_out': 0.25},
+}
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+def test_a_run_raises_the_likelihood_by_each_loss(loss, whole, tmp_path):
+  c = supervised(**{'sft.loss': loss, 'checkpoint.every': 4} | LOSSES[loss])
+  c.sft.micro_batches = 2
+  train.run(c, tmp_path / 'run')
+  found = rows(tmp_path / 'run', 'sft')
+  assert len(found) == len(whole)
+  assert found[-1]['train/nll'] < found[0]['train/nll']
+  assert found[-1]['train/nll'] != whole[-1]['train/nll']
+  cut = tmp_path / 'cut'
+  shutil.copytree(tmp_path / 'run', cut)
+  shutil.rmtree(cut / 'checkpoints' / '8')
+  train.run(c, cut)
+  assert [r['train/nll'] for r in rows(cut, 'sft')] == [
+    r['train/nll'] for r in found
+  ]
+  c.mesh, c.sft.micro_batches = (2, 2, 2), 1
+  train.run(c, tmp_path / 'eight')
+  eight = rows(tmp_path / 'eight', 'sft')
+  for got, want in zip(eight, found, strict=True):
+    np.testing.assert_allclose(got['train/nll'], want['train/nll'], rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+  'flat, message',
+  [
+    ({'loss': 'dpo'}, 'sft.loss='),
+    ({'minibatches': 2}, "minibatches=2 has no effect without sft.loss='psft'"),
+    ({'clip_high': 0.1}, "clip_high=0.1 has no effect without sft.loss='psft'"),
+    ({'left_out': 0.1, 'loss': 'dft'}, "no effect without sft.loss='eksft'"),
+    ({'loss': 'psft'}, 'sft.minibatches=1: with one update'),
+    ({'loss': 'psft', 'minibatches': 3}, 'sft.rows'),
+  ],
+)
+def test_settings_without_effect_are_refused(flat, message, tmp_path):
+  flat = {f'sft.{key}': value for key, value in flat.items()}
+  with pytest.raises(ValueError, match=message):
+    train.run(supervised(**flat), tmp_path)
 
 
 def test_a_stage_ends_by_the_likelihood_whatever_its_loss(tmp_path):

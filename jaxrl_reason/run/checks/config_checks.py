@@ -170,7 +170,11 @@ def dispatch_rules(kind: str, c: Any, log_every: int) -> rules.Rows:
 
 
 def row_rules(kind: str, c: Any, shards: int) -> rules.Rows:
-  parts = {f'{kind}.micro_batches': c.micro_batches, SHARDS: shards}
+  parts = {
+    f'{kind}.minibatches': c.minibatches,
+    f'{kind}.micro_batches': c.micro_batches,
+    SHARDS: shards,
+  }
   return (rules.divides(f'{kind}.rows', c.rows, **parts),)
 
 
@@ -185,6 +189,11 @@ def supervised_rules(
   known = losses.PREFERENCES if of_pairs else losses.SUPERVISED
   return (
     rules.choice(f'{kind}.loss', c.loss, known),
+    (
+      c.loss == 'psft' and c.minibatches == 1,
+      f'{kind}.minibatches=1: with one update per batch of rows the ratio of '
+      f"{kind}.loss='psft' is 1, and nothing is clipped; set it to 2 or more",
+    ),
     (
       is_packed and packed.length < columns,
       f'{kind}.padding={c.padding!r} is less than data.prompt_len + '

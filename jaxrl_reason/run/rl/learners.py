@@ -12,7 +12,7 @@ from jaxrl_reason.run.rl import chunk_settings as run_chunks
 from jaxrl_reason.run.rl import part_chain, problem_pool, teachers
 from jaxrl_reason.run.rl import turn_settings as run_turns
 from jaxrl_reason.update import chunked, critics, optim, packing
-from jaxrl_reason.update.learner import Learner
+from jaxrl_reason.update.learner import REFERENCE, Learner, Teacher
 
 # A supervised step is a policy gradient in which every advantage is 1.
 SUPERVISED = {
@@ -46,10 +46,14 @@ def learner(
   if name != 'rl':
     start = 1 if name == 'pretrain' else d.prompt_len
     padded = packing.choose(c, start, f'{name}.padding')
+    objective = _supervised_objective(c)
+    compares = 'teacher_kl' in objective.needs
     return Learner(
-      objective=_supervised_objective(c),
-      tx=optim.make(c.optimizer, c.steps),
+      objective=objective,
+      tx=optim.make(c.optimizer, c.steps * c.minibatches),
       start=start,
+      minibatches=c.minibatches,
+      teacher=Teacher(model, REFERENCE) if compares else None,
       packing=chunked.choose(chunks, d.prompt_len) or padded,
       **common,
     )
@@ -85,7 +89,7 @@ def _supervised_objective(c: Supervised) -> losses.Objective:
   """Returns the loss of a supervised stage, or of a stage of pairs."""
   plain = losses.resolve(SUPERVISED)
   if not isinstance(c, Preference):
-    return dataclasses.replace(plain, policy=losses.SUPERVISED[c.loss]())
+    return dataclasses.replace(plain, **losses.SUPERVISED[c.loss](c))
   of_loss = {
     'dpo': {'label_smoothing': c.label_smoothing},
     'simpo': {'margin': c.margin},

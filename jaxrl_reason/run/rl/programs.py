@@ -344,7 +344,8 @@ def _in_blocks(x: jax.Array) -> jax.Array:
 def _supervised(learner: Learner, state, rows, key):
   def one(state, row):
     batch = supervised_batch(row)
-    return step_lib.update(learner, state, batch, Sampling.fixed(), key)
+    order = fused.key_of(key, state.step, 'minibatches')
+    return step_lib.update(learner, state, batch, Sampling.fixed(), order)
 
   return jax.lax.scan(one, state, rows)
 
