@@ -22,7 +22,8 @@ from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.config import Eval
 from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.rewards.kernels import device
+from jaxrl_reason.rollouts import sampler, views
 from jaxrl_reason.run import stages
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.rl import problem_pool, programs
@@ -228,6 +229,7 @@ def _supervised(parts: Prepared, name: str) -> Phase:
   rows = _lay(_stacked(row, k, c.rows), sharding.row_sharding(parts.mesh, 1))
   state, costs = state_of(layout), _Costs(parts)
   key = _lay(parts.root, sharding.replicated(parts.mesh))
+  scored = learner.reads_reference + bool(learner.teacher) + learner.moves
   return Phase(
     name,
     stages.supervised_program(name, layout.shardings),
@@ -235,9 +237,10 @@ def _supervised(parts: Prepared, name: str) -> Phase:
     state,
     1 / k,
     (),
-    (3 + learner.reads_reference)
+    (3 + scored)
     * costs.forward(
-      c.micro_batch() * c.micro_batches, costs.length - learner.start
+      c.micro_batch() * c.micro_batches * c.minibatches,
+      costs.length - learner.start,
     ),
   )
 
@@ -284,6 +287,8 @@ def _fused(parts: Prepared) -> Phase:
   rest = _lay((parts.root, sampling, parts.stop), everywhere)
   k, costs = c.steps_per_dispatch, _Costs(parts)
   scored, passes = _passes(learner)
+  names = device.reads(c.rewards, parts.problems.kernel)
+  scored += views.passes(names, c.samples)
   one = costs.forward(costs.rows, costs.new)
   state = state_of(layout)
   chooser = problem_pool.chooser(d)

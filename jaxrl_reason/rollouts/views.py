@@ -10,6 +10,7 @@ mask                        bool [N,C], tokens sampled; always present
 
 import dataclasses
 import math
+from collections.abc import Collection
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +45,16 @@ TOKEN_VIEWS = {
   'entropy': entropy,
   'uniform_kl': uniform_kl,
 }
+
+
+def passes(names: Collection[str], n_samples: int) -> float:
+  """Counts the forward passes over a step's rows that views take.
+
+  Args:
+    names: of the views; n_samples: G, the rows of a prompt.
+  """
+  of_tokens = bool(TOKEN_VIEWS.keys() & set(names))
+  return of_tokens + ('reference' in names) + ('direct' in names) / n_samples
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

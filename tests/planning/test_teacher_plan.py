@@ -93,3 +93,17 @@ def test_the_host_path_has_its_pass_in_the_scoring_program():
 def test_an_unknown_teacher_is_refused():
   with pytest.raises(ValueError, match="rl.teacher.weights='runs/none' is no"):
     taught(rl__teacher__weights='runs/none')
+
+
+def test_passes_of_rewards_are_counted(alone):
+  """Those that read probabilities; G = 8 rows have one prompt."""
+
+  def beside(name):
+    part = {'answer': {'reward': name}}
+    step = planned(rl__algorithm='reinforce', rl__rewards=part)['step']
+    return step.flops - alone.flops
+
+  one = beside('neg_entropy')
+  assert one > 0 and beside('majority') == 0
+  assert beside('reference_prob') == one
+  assert beside('reference_gain') == pytest.approx(one * 9 / 8)
