@@ -14,7 +14,7 @@ from jaxrl_reason.verifiers.verdict import Verdict, judge
 _STATED = re.compile(
   r'<confidence>\s*([\d.]+)\s*(%?)\s*</confidence>'
   r'|\bconfidence\s*[:=]\s*([\d.]+)\s*(%?)',
-  re.IGNORECASE,
+  re.IGNORECASE | re.ASCII,
 )
 
 

@@ -10,31 +10,43 @@ from jaxrl_reason.run import train
 pytestmark = pytest.mark.one_device
 
 
-def confident(path, **flat):
-  """Every second sample is a solution that states a confidence of 0.8."""
+def confident(path, form='\\boxed{{{}}}', verifier='math', **flat):
+  """Every second sample is a solution that states a confidence of 0.8.
+
+  Args:
+    form: of the answer; verifier: its name.
+  """
   lines = [
     {
       'question': f'{i}+1=',
       'answer': f'{i + 1}',
-      'solution': f'Confidence: 0.8 \\boxed{{{i + 1}}}',
+      'solution': f'Confidence: 0.8 {form.format(i + 1)}',
     }
     for i in range(40)
   ]
   path.write_text(''.join(json.dumps(x) + '\n' for x in lines))
-  c = recipe(**{'rl.path': 'host', 'rl.demos': 1, 'rl.workers': 1})
+  c = recipe(**{'rl.demos': 1, 'rl.workers': 1} | flat)
   c.data.update(name='files', dir=str(path), tokenizer='byte')
   c.data.update(completion_len=32)
   c.data.knobs, c.data.harder = {}, {}
   c.data.files.update(heldout=0.3, solution='solution')
   c.rl.steps, c.rl.loss.offpolicy = 2, 'sft'
-  c.rl.rewards.brier = dict(reward='brier', weight=1.0)
-  c.rl.rewards.calibrated = dict(reward='calibrated', weight=1.0)
-  c.update_from_flattened_dict(flat)
+  correct = dict(correct=verifier)
+  c.rl.rewards = dict(
+    answer=dict(reward=verifier),
+    brier=dict(reward='brier', kwargs=correct),
+    calibrated=dict(reward='calibrated', kwargs=correct),
+  )
   return c
 
 
-def test_brier_and_the_answer_are_calibrated(tmp_path):
-  c = confident(tmp_path / 'a.jsonl')
+@pytest.mark.parametrize(
+  'path, form, verifier',
+  [('host', '\\boxed{{{}}}', 'math'), ('fused', '#{}', 'integer')],
+)
+def test_brier_and_the_answer_are_calibrated(path, form, verifier, tmp_path):
+  file = tmp_path / 'a.jsonl'
+  c = confident(file, form, verifier, **{'rl.path': path})
   train.run(c, tmp_path / 'run')
   found = rows(tmp_path / 'run')
   assert len(found) == 2
@@ -49,7 +61,7 @@ def test_brier_and_the_answer_are_calibrated(tmp_path):
 @pytest.mark.parametrize(
   'path, verifier, message',
   [
-    ('fused', 'math', "no device kernel for 'brier'"),
+    ('fused', 'math', "no device kernel for 'math'"),
     ('host', 'mathh', "reward 'mathh': not one of"),
   ],
 )

@@ -21,6 +21,7 @@ from jaxrl_reason.rewards.kernels import (
   final,
   label_free,
   reference,
+  stated,
   subsequence,
 )
 from jaxrl_reason.rewards.kernels.token_bytes import to_bytes, token_bytes_table
@@ -70,3 +71,6 @@ KERNELS: dict[str, Kernel] = {
     reference.mean_logp, 'reference', knobs=('floor',)
   ),
 }
+# Scores of (text, length, answer, whether the answer is correct), for kernels
+# that call the verifier of the answer; see `device`.
+OF_CONFIDENCE = {'brier': stated.brier, 'calibrated': stated.calibrated}

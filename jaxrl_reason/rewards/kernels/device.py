@@ -53,6 +53,26 @@ def routed(routes: mixture.Routes) -> kernels.Kernel | None:
   return kernels.Kernel(score, encode)
 
 
+def _named(name: str, task_kernel) -> kernels.Kernel | None:
+  """Returns the kernel of that name ('task': the task's own), or None."""
+  name = task_kernel if name == 'task' else name
+  if isinstance(name, mixture.Routes):
+    return routed(name)
+  return kernels.KERNELS.get(name) if isinstance(name, str) else None
+
+
+def _beside(score: Callable, verifier: kernels.Kernel) -> kernels.Kernel:
+  """Makes the kernel of a stated confidence beside the verifier of the
+  answer.
+  """
+
+  def of(text, length, answer, *views):
+    right = verifier.score(text, length, answer, *views) > 0.5
+    return score(text, length, answer, right)
+
+  return dataclasses.replace(verifier, score=of, knobs=('correct',))
+
+
 def _kernel(
   part: str, spec: dict, task_kernel: str | mixture.Routes | None
 ) -> kernels.Kernel:
@@ -60,15 +80,19 @@ def _kernel(
   knobs.
   """
   host_only = sorted(spec.keys() - {'reward', 'weight', 'kwargs'})
-  name = task_kernel if spec['reward'] == 'task' else spec['reward']
-  of_sources = isinstance(name, mixture.Routes)
-  kernel = routed(name) if of_sources else kernels.KERNELS.get(name)
-  kwargs = dict(spec.get('kwargs', {}))
-  near = ''
+  name, kwargs, near = spec['reward'], dict(spec.get('kwargs', {})), ''
+  score = kernels.OF_CONFIDENCE.get(name)
+  if score is not None:
+    name = kwargs.pop('correct', 'task')
+  kernel = _named(name, task_kernel)
+  if score is not None and kernel is not None:
+    kernel = _beside(score, kernel)
   if kernel is None:
-    near = nearest(spec['reward'], ['task', *kernels.KERNELS])
-    problem = f'there is no device kernel for {spec["reward"]!r} (kernels: '
-    problem += f'{", ".join(kernels.KERNELS)})'
+    near = nearest(
+      f'{name}', ['task', *kernels.KERNELS, *kernels.OF_CONFIDENCE]
+    )
+    problem = f'there is no device kernel for {name!r} (kernels: '
+    problem += f'{", ".join([*kernels.KERNELS, *kernels.OF_CONFIDENCE])})'
   elif host_only:
     problem = f'{host_only[0]!r} is for rewards in Python'
   elif kwargs.keys() - set(kernel.knobs):
