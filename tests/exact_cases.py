@@ -1,4 +1,5 @@
-"""Random configurations of sampling and scoring (`tests/models/test_exact.py`).
+"""Compares sampling and scoring in random configurations
+(`tests/models/test_exact.py`).
 
 python tests/exact_cases.py FIRST LAST     prints the differences of each case
 """
@@ -74,7 +75,7 @@ B, G, P, C = 4, 2, 8, 8
 
 @struct.dataclass
 class Sampled:
-  """Rows [N,P+C] of a rollout, as `scoring.scores` reads them."""
+  """Rows [N,P+C] of a rollout, in the form that `scoring.scores` reads."""
 
   tokens: jax.Array
   valid: jax.Array
@@ -84,7 +85,7 @@ class Sampled:
 
 
 def model_of(family: str, lora: bool = False, **changes):
-  """Returns (model, weights that are all off their initial values)."""
+  """Returns (model, weights that all differ from their initial values)."""
   small = dict(
     vocab=72, layers=2, width=48, mlp=40, heads=4, kv_heads=2, head_dim=12
   )

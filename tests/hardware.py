@@ -1,4 +1,4 @@
-"""The hardware that recipes state, for tests that hold their plans to it."""
+"""Reads the hardware of recipes, for tests of their plans."""
 
 import ast
 import re
@@ -42,9 +42,9 @@ def stated(path, variant: str) -> list[str]:
 
 
 def to_plan(path, variant: str) -> dict[str, int | str]:
-  """Returns the changes with which a recipe of chunks, of tools in Python or of
-  a teacher can be planned: a plan counts the tokens of one completion, or of
-  turns inside the program, and there is no run that trained the teacher.
+  """Returns changes for a plan of a recipe with chunks, Python tools or a
+  teacher: a plan counts the tokens of one completion or of turns inside the
+  program, and needs no run of the teacher.
   """
   c = load_recipe(path).get_config(variant).rl
   if c.chunks.tokens:

@@ -1,4 +1,4 @@
-"""Environments for tests of runs: one that misbehaves, one that keeps count."""
+"""Environments for tests of runs: a hostile one, and one with a counter."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ WAYS = 'hang fork leave flood binary crash raise exit big print ask'.split()
 
 
 def step(text, example, state):
-  """Misbehaves by what was said, and not at all when that is even."""
+  """Misbehaves depending on a hash of the turn. Even hashes are harmless."""
   turn = state or 0
   said = f'{text}/{example["prompt"]}/{turn}'.encode()
   number = int.from_bytes(hashlib.sha256(said).digest()[:4])
@@ -44,7 +44,7 @@ def step(text, example, state):
 
 
 class Slow:
-  """Never ready."""
+  """An environment whose start never ends."""
 
   def __init__(self):
     time.sleep(1000)

@@ -45,7 +45,7 @@ def _device(room: int):
 
 
 def reward(room: int):
-  """The reward function for completions with room for so many tokens."""
+  """Returns the reward function for completions of at most `room` tokens."""
   return _device(room)[1]
 
 
@@ -88,7 +88,7 @@ def state(learner: learner_lib.Learner):
 
 
 def fused(learner, state, prompts, source=SOURCE, sampling=NEUTRAL):
-  """The fused step of this problem's run."""
+  """Runs the fused step of this problem."""
   return programs.fused_step(
     learner, source, state, prompts, ROOT, sampling, STOP
   )
@@ -99,12 +99,14 @@ _complete = jax.jit(fused_lib.complete, static_argnums=0)
 
 
 def sample(params, prompts, gen=GEN, root=ROOT, step=0):
-  """The Rollout of one step of a run."""
+  """Returns the Rollout of one step."""
   return _complete(gen, params, prompts, root, step, NEUTRAL, STOP)
 
 
 def batch_of(prompts, rollout, total=None):
-  """The Batch of a rollout, judged by REWARD, or all parts as `total` [N]."""
+  """Returns the Batch of a rollout with REWARD, or with `total` [N] in all
+  parts.
+  """
   if total is None:
     answers = jax.tree.map(
       lambda x: batch_lib.per_row(x, len(rollout.length)), prompts.answer
@@ -116,19 +118,21 @@ def batch_of(prompts, rollout, total=None):
 
 
 def varied():
-  """Rewards 0..4 by row: no group is dead whatever the policy says."""
+  """Returns rewards 0..4 by row, so that no group has zero variance."""
   return (jnp.arange(B * G) * 7 % 5).astype(jnp.float32)
 
 
 def rollout_batch(learner, seed=0):
-  """A Batch sampled by the starting policy, with `varied` rewards."""
+  """Returns a Batch of the initial policy with `varied` rewards."""
   gen = dataclasses.replace(GEN, model=learner.model)
   out = sample(model_and_params()[1], prompts(), gen, jax.random.key(seed))
   return batch_of(prompts(), out, varied())
 
 
 def assert_close(a, b, rtol=2e-4, atol=4e-6):
-  """float32 tolerance; `atol` is relative to a leaf's largest entry from 1."""
+  """Compares in float32; `atol` is relative to a leaf's largest entry from
+  1.
+  """
 
   def leaf(x, y):
     scale = max(1.0, float(np.max(np.abs(y), initial=0)))

@@ -1,5 +1,5 @@
-"""An object store in memory under gs://, for tests: what is written is there
-whole, and nothing can be appended to.
+"""An object store in memory under gs://. Objects are written as a whole, and
+cannot be appended to.
 """
 
 from etils.epath import backend
@@ -7,7 +7,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 
 class Store(MemoryFileSystem):
-  """Paths as gcsfs has them: no slash at the front of what is listed."""
+  """Paths as in gcsfs: listed paths do not begin with a slash."""
 
   cachable = False
   store, pseudo_dirs = {}, ['']
@@ -25,7 +25,7 @@ class Store(MemoryFileSystem):
 
 
 def install(monkeypatch) -> None:
-  """Makes gs:// this store for one test."""
+  """Replaces gs:// by this store for one test."""
   store = Store()
   monkeypatch.setattr(
     backend.fsspec_backend, '_get_filesystem', lambda name: store

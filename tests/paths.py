@@ -1,4 +1,4 @@
-"""The paths that tests share. Imports no jax."""
+"""Defines the paths that tests share. Imports no jax."""
 
 import importlib.util
 import pathlib

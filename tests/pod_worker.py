@@ -18,7 +18,7 @@ import threading
 
 
 def parity(completion: str, example: dict) -> float:
-  """A reward that random text often has, and often has not."""
+  """A reward that random text has with probability 1/2."""
   del example
   return float(len(completion) % 2)
 
@@ -40,7 +40,7 @@ def run_all(job: dict):
 
 
 def signalled(what: str, args: list[str]):
-  """Runs the command; at a point of it, this process gets a signal."""
+  """Runs the command. At a given point, this process receives a signal."""
   from jaxrl_reason import main
   from jaxrl_reason.reports import plots
 
@@ -70,7 +70,7 @@ def signalled(what: str, args: list[str]):
 
 
 def points() -> dict:
-  """phase -> (class, its method, what the step of a call is)."""
+  """Returns phase -> (class, method, step of a call)."""
   from jaxrl_reason.checkpoints import manager
   from jaxrl_reason.run import evaluator, loop
 
@@ -88,8 +88,8 @@ def points() -> dict:
 
 
 def send(name: str, whom: str) -> None:
-  """Sends a signal to this process; as a service manager does, to its children
-  too.
+  """Sends a signal to this process, and to its children as a service manager
+  does.
   """
   children = f'/proc/self/task/{os.getpid()}/children'
   with open(children) as f:
@@ -99,7 +99,7 @@ def send(name: str, whom: str) -> None:
 
 
 def agreed(name: str) -> None:
-  """Waits until all agree where to stop: a step as long as that takes."""
+  """Waits until all processes agree on the last step."""
   from waiting import eventually
 
   from jaxrl_reason.hosts import peers

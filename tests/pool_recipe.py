@@ -1,5 +1,5 @@
-"""The tiny recipe, its problems chosen by what is known of them, for tests of
-processes: on the fused path by priority, on the host path GRESO, a step ahead.
+"""The tiny recipe with a controller of problems, for tests of processes:
+priority on the fused path, GRESO with a step ahead on the host path.
 """
 
 import pathlib

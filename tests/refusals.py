@@ -1,4 +1,4 @@
-"""What a configuration's checks say, shared by the tests of runs."""
+"""Returns error messages of invalid configurations, for tests of runs."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from jaxrl_reason.run.checks import config_checks
 
 
 def refusal(config, changes: dict) -> str:
-  """The error that the rl section with these keys changed is refused with."""
+  """Returns the error for an rl section with changed keys."""
   with config.rl.unlocked():
     for key, value in changes.items():
       section, _, name = key.rpartition('.')

@@ -1,5 +1,5 @@
-"""Seconds of reinforcement learning with rewards by chance, so that groups of
-random weights differ: two epochs of two minibatches, with a reference.
+"""A recipe of seconds with random rewards, so that groups of random weights
+have a variance: two epochs of two minibatches, with a reference.
 """
 
 import tiny_recipe

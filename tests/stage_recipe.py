@@ -1,5 +1,5 @@
 """The tiny recipe as a list of stages: shorter, longer, again from the warm
-start, with a reference that moves and a temperature that follows an entropy.
+start, with a changing reference and a temperature that follows an entropy.
 """
 
 import tiny_recipe

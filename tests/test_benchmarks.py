@@ -1,4 +1,4 @@
-"""Benchmarks run to their tables, at sizes that say nothing about speed."""
+"""Benchmarks print their tables, at sizes too small to measure speed."""
 
 import runpy
 import sys

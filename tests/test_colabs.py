@@ -1,5 +1,5 @@
-"""Every notebook runs from top to bottom: cut short always, and as its readers
-run it where slow tests are asked for. The package installs by their first line.
+"""Every notebook runs from top to bottom: with fewer steps always, and complete
+in the slow tests. Its first cell installs the package.
 """
 
 import configparser
@@ -108,7 +108,7 @@ SHOWN = {
 
 
 def executed(path, folder, *, first: str = '', last: str = ''):
-  """The notebook with its outputs, run in a folder of its own.
+  """Runs a notebook in its own folder and returns it with outputs.
 
   Args:
     first, last: cells put before and after its own.
@@ -127,7 +127,7 @@ def executed(path, folder, *, first: str = '', last: str = ''):
 
 
 def check_shown(notebook):
-  """A notebook has pictures, and tells of nothing that went wrong."""
+  """Checks that a notebook has pictures and no errors in its output."""
   outputs = [o for c in notebook.cells for o in c.get('outputs', ())]
   data = [o['data'] for o in outputs if 'data' in o]
   assert any('image/png' in d for d in data)
@@ -140,7 +140,9 @@ def check_shown(notebook):
 
 @pytest.fixture
 def environment(monkeypatch, tmp_path):
-  """Where cells import the package from the sources, on the CPU."""
+  """Returns an environment in which cells import the package's sources, on the
+  CPU.
+  """
   path = [str(ROOT), os.environ.get('PYTHONPATH', '')]
   monkeypatch.setenv('PYTHONPATH', os.pathsep.join(filter(None, path)))
   monkeypatch.setenv('MPLBACKEND', 'module://matplotlib_inline.backend_inline')
@@ -149,7 +151,7 @@ def environment(monkeypatch, tmp_path):
 
 @pytest.fixture(scope='session')
 def stand_in(tmp_path_factory):
-  """A folder with a tokenizer, a chat template and a random model."""
+  """Returns a folder with a tokenizer, a chat template and a random model."""
   hf_folders = pytest.importorskip('data.hf_folders')
   folder = tmp_path_factory.mktemp('stand_in')
   hf_folders.byte_level(folder)
@@ -167,7 +169,7 @@ def stand_in(tmp_path_factory):
 
 
 def needs(path, request) -> str:
-  """What a notebook needs beside the package; its own first cell."""
+  """Returns the additional packages and the first cell of a notebook."""
   if path.stem.startswith('8'):
     pytest.importorskip('libtpu')
   if path.stem.startswith('4'):
@@ -289,7 +291,8 @@ PACKED = ('jaxrl_reason', 'setup.cfg', 'pyproject.toml', 'README.md', 'LICENSE')
 
 
 def test_a_wheel_installs_into_an_empty_environment(tmp_path):
-  """The library's example runs from it, the command too; all is packed.
+  """The library's example and the command run from it, and all files are
+  packed.
 
   The environment is empty but for the packages that ours needs, which are those
   of this process.

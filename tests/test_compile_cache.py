@@ -1,4 +1,4 @@
-"""The programs that tests share: what one has compiled the others read."""
+"""Processes of tests share compiled programs by a cache."""
 
 import os
 import pathlib

@@ -13,7 +13,9 @@ from jaxrl_reason.verifiers import resolve, tasks
 
 
 def blocks(page: str) -> dict[str, str]:
-  """Python blocks of a page by the file name in their first line."""
+  """Returns the Python blocks of a page by the file name in their first
+  line.
+  """
   text = (ROOT / 'docs' / page).read_text()
   found = re.findall(r'^```python\n# (\S+)\n(.*?)^```', text, re.M | re.S)
   return dict(found)

@@ -1,6 +1,4 @@
-"""What README, docs and recipes show is true of the code: commands have flags
-and keys that exist, Python blocks run, links between pages lead somewhere.
-"""
+"""Commands, Python blocks and links in README, docs and recipes are valid."""
 
 import ast
 import importlib
@@ -38,12 +36,12 @@ STAND_INS = (
 
 
 def joined(text: str) -> list[str]:
-  """Lines of a shell, those that go on with a backslash as one."""
+  """Joins the lines of a shell command that end in a backslash."""
   return re.sub(r'\\+\n\s*', ' ', text).split('\n')
 
 
 def commands(path) -> list[str]:
-  """Shell commands of ours that a file shows, in blocks or in a sentence."""
+  """Returns the shell commands of a file, in blocks or in a sentence."""
   text = path.read_text()
   if path.suffix == '.py':
     text = ast.get_docstring(ast.parse(text))
@@ -63,14 +61,16 @@ SHOWN = [(path, line) for path in SOURCES for line in commands(path)]
 
 
 def arguments(text: str) -> list[str]:
-  """Words of a command line, with [--what may be left out], without `...`."""
+  """Returns the words of a command line, with optional [--...], without
+  `...`.
+  """
   text = re.sub(r'\[(--[^\]]*)\]', r'\1', text)
   words = shlex.split(text, comments=True)
   return [w for w in words if w not in ('...', '&&')]
 
 
 def check_recipe(words: list[str]) -> None:
-  """Loads the recipe with the changes that the words make."""
+  """Loads the recipe with the changes in the words."""
   mine = [w for w in words if re.match(r'--config[.=]', w)]
   recipe = next((w for w in mine if w.startswith('--config=')), '')
   name = recipe.removeprefix('--config=')
@@ -146,7 +146,9 @@ def test_a_wrong_command_is_found(line):
 
 
 def unnamed(path) -> list[str]:
-  """Python blocks of a page that are no files (those test_docs.py runs)."""
+  """Returns the Python blocks of a page that are not files (test_docs.py runs
+  those).
+  """
   blocks = re.findall(r'^```python\n(.*?)^```', path.read_text(), re.M | re.S)
   return [b for b in blocks if not re.match(r'# \S+\.py\n', b)]
 
@@ -186,7 +188,7 @@ GIVEN = {
 
 
 def parts_of(tree: ast.AST, known: dict) -> None:
-  """Looks up the names that a block imports, their attributes and keywords.
+  """Looks up the imported names of a block, their attributes and keywords.
 
   Raises:
     AttributeError, ImportError, TypeError: there is no such one.
@@ -214,7 +216,9 @@ def parts_of(tree: ast.AST, known: dict) -> None:
 
 
 def run_block(code: str, known: dict) -> int:
-  """Runs a block; gives how many values it told in comments, all true."""
+  """Runs a block. Returns the number of values in its comments, which must be
+  correct.
+  """
   told = 0
   lines = code.split('\n')
   for node in ast.parse(code).body:

@@ -1,5 +1,5 @@
-"""The site of docs/ and docstrings (tools/docs): it builds without a warning,
-every link leads somewhere, pages and search work in a browser.
+"""The site of docs/ and docstrings (tools/docs) is built without warnings and
+dead links, and works in a browser.
 """
 
 import functools
@@ -104,7 +104,9 @@ def test_all_public_names_are_in_the_site(site):
 
 @pytest.fixture
 def copy(tmp_path):
-  """(folder of the pages, a function that builds them without docstrings)."""
+  """Returns (folder of the pages, a function that builds them without
+  docstrings).
+  """
   docs = tmp_path / 'docs'
   shutil.copytree(ROOT / 'docs', docs)
   plain = dict(docs_dir=str(docs), plugins=['search'])
@@ -138,7 +140,7 @@ def test_docstrings_are_shown_unchanged():
 
 @pytest.fixture(scope='module')
 def served(site):
-  """The address of a server of the site."""
+  """Serves the site and returns its address."""
 
   class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):

@@ -33,7 +33,7 @@ def test_importing_the_package_imports_the_standard_library_only():
 
 
 def test_verifiers_are_used_without_jax_or_numpy():
-  """The example of README.md; numpy alone costs a worker 0.1 s."""
+  """The example of README.md; the import of numpy takes a worker 0.1 s."""
   modules = imported_after(
     'import jaxrl_reason as jr\n'
     r"assert jr.verifiers.math.verify(r'\boxed{\frac{1}{2}}', '0.5')"

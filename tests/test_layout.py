@@ -1,4 +1,6 @@
-"""The rooms of the package and which may import which (docs/design.md)."""
+"""The rooms of the package, and the imports that are allowed between them
+(docs/design.md).
+"""
 
 import ast
 import subprocess
@@ -28,7 +30,7 @@ FLOORS = (
 
 
 def rooms_imported(path) -> set[str]:
-  """The rooms that a file imports anything of, wherever in the file."""
+  """Returns the rooms that a file imports from, anywhere in the file."""
   found = set()
   for node in ast.walk(ast.parse(path.read_text())):
     if isinstance(node, ast.ImportFrom):
@@ -88,7 +90,7 @@ def test_files_are_short():
 
 
 def test_file_names_of_rooms_differ():
-  """Except of a device kernel or environment and its twin in Python."""
+  """Except a device kernel or environment and its twin in Python."""
   names = [p.name for p in PACKAGE.rglob('*.py') if p.stem != '__init__']
   twice = {name for name in names if names.count(name) > 1}
   assert twice <= {'calculator.py', 'countdown.py', 'numbers.py'}

@@ -1,4 +1,4 @@
-"""Parts of a step: their memories, their order, and what a chain refuses."""
+"""Parts of a step: their memories, their order, and errors of a chain."""
 
 import dataclasses
 

@@ -1,4 +1,6 @@
-"""Eight devices in any mesh compute what one does; nonsense is refused."""
+"""Eight devices in any mesh compute the numbers of one; invalid meshes are
+refused.
+"""
 
 import re
 
@@ -21,7 +23,7 @@ SETTINGS = {'kl_coef': 0.05, 'entropy_coef': 0.01}
 
 
 def placed(learner, mesh):
-  """The starting state, laid out by the training rules."""
+  """Returns the initial state, laid out by the training rules."""
   state = L.state(learner)
   specs = sharding.shardings(learner.model.specs, mesh, sharding.TRAIN_RULES)
   where = sharding.state_shardings(state, specs, mesh, learner.offload)
@@ -32,7 +34,7 @@ def placed(learner, mesh):
 
 
 def keeping(step, start, rows):
-  """step(start, rows), the state laid out as it was."""
+  """Runs step(start, rows) and keeps the layout of the state."""
   where = jax.tree.map(lambda x: x.sharding, start)
   return programs.updating(step, 0, where)(start, rows)
 
@@ -49,7 +51,7 @@ def expected():
 
 
 def updated_on(shape, learner, batch):
-  """(state, metrics) of the update on a mesh of eight devices."""
+  """Returns (state, metrics) of the update on a mesh of eight devices."""
   mesh = sharding.make_mesh(shape)
   with jax.set_mesh(mesh):
     start = placed(learner, mesh)
@@ -72,7 +74,7 @@ def test_update_on_eight_devices_equals_one(expected, shape):
 
 @pytest.mark.parametrize('shape', MESHES)
 def test_fused_step_on_eight_devices_equals_one(shape):
-  """Generation included: the same samples, rewards and next state."""
+  """With generation: samples, rewards and the next state are equal."""
   learner = L.learner(SETTINGS)
 
   def step(state, prompts):
@@ -106,7 +108,7 @@ def test_decoding_gathers_no_weight_per_token():
 
 
 def test_chunks_of_logits_share_one_gathered_head():
-  """It is not gathered anew for each of them, forward or backward."""
+  """The head is gathered once for all chunks, forward and backward."""
   mesh, gathers = sharding.make_mesh((1, 8, 1)), {}
   for chunk in (1, 4):
     learner = L.learner(SETTINGS, logprob_chunk=chunk)
@@ -126,7 +128,7 @@ def test_chunks_of_logits_share_one_gathered_head():
 
 
 def test_micro_batches_keep_their_rows_on_every_device():
-  """The trap: a reshape that puts the row sharding on the scanned axis."""
+  """A reshape would put the row sharding on the scanned axis."""
   from jaxrl_reason import batch as batch_lib
 
   mesh = sharding.make_mesh((8, 1, 1))

@@ -1,4 +1,4 @@
-"""Verdicts of studies, against scipy's own tests and against chance."""
+"""Verdicts of studies equal scipy's tests, and are rarely wrong by chance."""
 
 import math
 
@@ -88,7 +88,7 @@ def test_holm_by_hand():
 
 
 def test_chance_alone_rarely_holds():
-  """Ten criteria without an effect: one of them holds in 2.5 % of studies."""
+  """Ten criteria without an effect: 2.5 % of studies accept one of them."""
   hits, n = 0, 1000
   for _ in range(n):
     noise = iter(RNG.standard_normal((10, 5)))

@@ -1,4 +1,4 @@
-"""Seconds of all three stages, for tests that start real processes."""
+"""A recipe of seconds with all three stages, for tests with real processes."""
 
 from jaxrl_reason import config as config_lib
 

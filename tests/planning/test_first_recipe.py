@@ -1,4 +1,6 @@
-"""`jaxrl start`: a recipe for files and a reward of one's own, which runs."""
+"""`jaxrl start` writes a recipe for the user's files and reward, and runs
+it.
+"""
 
 import json
 import os
@@ -25,7 +27,7 @@ def never(completion, example):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-  """A folder of work with rows and a reward."""
+  """Writes rows and a reward to a folder."""
   pairs = [(i, j) for i in range(12) for j in range(12)]
   rows = [{'Problem': f'{i}+{j}=', 'final_answer': i + j} for i, j in pairs]
   lines = ''.join(json.dumps(row) + '\n' for row in rows)
@@ -37,7 +39,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def start(folder, **changes):
-  """Runs the command in this process; returns (recipe, what it printed)."""
+  """Runs the command in this process; returns (recipe, printed text)."""
   said = []
   values = dict(model='', data='mine.jsonl', reward='mine.py:reward', on='')
   values |= dict(out=folder / 'recipe.py', trial=False) | changes
@@ -46,8 +48,9 @@ def start(folder, **changes):
 
 
 def test_files_a_reward_and_a_new_model_end_in_a_run(folder):
-  """As it is typed: the recipe is written after two steps of each stage, and
-  its own command trains it."""
+  """The recipe is written after two steps of each stage, and its command trains
+  it.
+  """
   env = os.environ | {'PYTHONPATH': str(ROOT)}
   given = ['start', '--data=mine.jsonl', '--reward=mine.py:reward']
 
@@ -107,7 +110,7 @@ def test_the_reward_is_tried_and_its_scores_are_printed(folder):
 
 
 class FakePlanner:
-  """A planner to whose chips only adapters on int8 weights fit."""
+  """A planner with chips on which only adapters on int8 weights fit."""
 
   def __init__(self, config, topology, *, slices, model, say):
     assert (topology, slices, model) == ('v5e:2x4', 1, '')
@@ -143,7 +146,7 @@ def test_chips_by_name_and_the_largest_training_that_fits(folder, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.tpu_compile
 def test_settings_are_found_by_the_planners_search(folder):
-  """Compiled for a described chip."""
+  """Compiles for a described chip."""
   pytest.importorskip('libtpu')
   c, said = start(folder, on='v5e-1')
   assert 'v5e:1x1, every weight: a step of 512 completions' in said

@@ -1,5 +1,5 @@
-"""What is read from compiled programs is what they were made to do. Programs
-of eight CPU devices: the arithmetic is the same as for a described TPU.
+"""Reads FLOPs, bytes and exchanges of compiled programs for eight CPU devices.
+The analysis is the same as for a described TPU.
 """
 
 import dataclasses
@@ -50,12 +50,12 @@ def tiny(**changes):
 
 
 def work(flops: float) -> costs.Cost:
-  """Of one product."""
+  """Computes the FLOPs of one product."""
   return costs.Cost(flops=flops, bytes=1.0, events=[costs.Event(flops, 1.0)])
 
 
 def compiled(f, mesh, *args):
-  """HLO text of f on shapes laid out by (shape, spec)."""
+  """Returns the HLO text of f on shapes with specs."""
 
   def put(shape, spec):
     return jax.ShapeDtypeStruct(
@@ -67,7 +67,7 @@ def compiled(f, mesh, *args):
 
 
 def test_loops_are_multiplied_out():
-  """XLA's own cost analysis has the product once, however often it runs."""
+  """XLA's cost analysis counts the product of a loop once."""
   mesh = sharding.make_mesh((8, 1, 1))
 
   def f(x, w):
@@ -88,7 +88,7 @@ def test_loops_are_multiplied_out():
 
 
 def test_a_loop_with_a_dynamic_end_has_its_largest_count():
-  """Its condition has no number; loops inside it multiply."""
+  """Its condition has no number; loops inside are multiplied."""
   mesh = sharding.make_mesh((8, 1, 1))
 
   def once(x):
@@ -112,7 +112,7 @@ def test_a_loop_with_a_dynamic_end_has_its_largest_count():
 
 
 def test_each_exchange_of_a_shard_map_counts():
-  """They have one channel."""
+  """All of them have one channel."""
   mesh = sharding.make_mesh((1, 8, 1))
 
   def f(x, y):
@@ -168,7 +168,7 @@ def test_groups_in_every_notation(text, want):
 
 
 def test_products_that_the_tpu_compiler_writes_as_convolutions():
-  """A batched product is one with a dilated window; half of it is padding."""
+  """A batched product has a dilated window; half of it is padding."""
   line = (
     '  %c = f32[64,20,30]{2,1,0} convolution(%a, %b), window={size=64 '
     'stride=63 lhs_dilate=64}, dim_labels=0bf_0oi->0bf'
@@ -190,8 +190,8 @@ def test_products_that_the_tpu_compiler_writes_as_convolutions():
 
 
 def test_phases_are_the_programs_of_a_run():
-  """Their FLOPs are those of the model's formula, the loops over tokens of
-  both segments among them; weights and optimizer state are donated.
+  """FLOPs equal the model's formula, with the loops over tokens of both
+  segments. Weights and optimizer state are donated.
   """
   config = tiny(
     mesh=(2, 2, 2), stages=('rl',), rl__path='host', rl__parts=1,
@@ -212,7 +212,7 @@ def test_phases_are_the_programs_of_a_run():
 
 
 def test_an_evaluation_needs_what_its_batch_needs():
-  """However many problems: the same program, called more often."""
+  """The number of problems changes only the number of calls."""
 
   def of(problems, batch):
     config = tiny(
@@ -239,7 +239,7 @@ def test_an_evaluation_needs_what_its_batch_needs():
 
 
 def test_attention_splits_rows_and_heads():
-  """Over two mesh axes at once: no device holds all heads of its rows."""
+  """Over two mesh axes: no device has all heads of its rows."""
   mesh = sharding.make_mesh((1, 4, 2))
   rows = attention.describe(jnp.ones((8, 16), bool))
   attend = functools.partial(
@@ -269,7 +269,7 @@ def test_roofline_adds_loops_and_names_the_bound():
 
 
 def test_seconds_have_a_range():
-  """All overlapping, the longest of each body; none, all of them."""
+  """From full overlap (the longest of each body) to none (their sum)."""
   machine = roofline.Machine(chips.CHIPS['v5e'], (4, 4))
   body = costs.Cost(bytes=819e9, flops=197e11)
   gather = costs.Collective('all-gather', ('fsdp',), 16, 1600 * 10**9, ())
@@ -282,7 +282,7 @@ def test_seconds_have_a_range():
 
 
 def gather(seconds: float) -> costs.Collective:
-  """An exchange over all of a v5e:4x4."""
+  """Returns an exchange over all chips of a v5e:4x4."""
   size = round(seconds * 200e9 * 16 / 15)
   return costs.Collective('all-gather', ('fsdp',), 16, size, ())
 
@@ -347,7 +347,9 @@ def test_an_exchange_overlaps_the_operations_in_between(events, whole, waited):
 
 
 def test_events_are_the_program_in_its_order():
-  """Their work is that of the program; an exchange is in one event or more."""
+  """Their work equals the program's, and an exchange is in one or more
+  events.
+  """
   mesh = sharding.make_mesh((1, 8, 1))
 
   def f(x, w):
@@ -380,7 +382,7 @@ def test_events_are_the_program_in_its_order():
 
 
 def test_exchanges_between_slices_are_hierarchical():
-  """Each device sends its share of what its slice has summed."""
+  """Each device sends its share of the sum over its slice."""
   gather = costs.Collective('all-reduce', ('data',), 32, 3200, ())
   machine = roofline.Machine(chips.CHIPS['v5e'], (4, 4), 2)
   inside = 2 * 15 / 16 * 3200 / 200e9
@@ -394,7 +396,7 @@ LINE = {'kind': 'all-gather', 'axis': 'fsdp', 'largest': 8, 'dims': (2, 4)}
 
 
 def of_layers(n: int, bend: float = 0.0) -> dict:
-  """Facts that are a line in n, but for `bend`."""
+  """Returns facts that are linear in n, except `bend`."""
   return {
     'phase': 'update',
     'needs_gib': 1.0 + 0.5 * n + bend,
@@ -446,7 +448,7 @@ def test_depths_end_on_the_layers_own_pattern():
 @pytest.mark.parametrize('most', [0, 1, 5, 24, 37, 200])
 @pytest.mark.parametrize('power', [1.0, 1.5])
 def test_the_largest_batch_is_found(most, power):
-  """Also where needs are no line, in few tries."""
+  """Also if bytes are not linear, with few compilations."""
   asked, base = [], 100.0
 
   def needs(n):
@@ -518,7 +520,7 @@ def test_advice_follows_what_bounds_a_phase():
 
 
 def test_filters_without_a_sort_equal_a_sort():
-  """Against a plain reading of each definition, ties included."""
+  """Compares with the definitions, with ties."""
   from jaxrl_reason import logits as logits_lib
 
   raw = jnp.round(jax.random.normal(L.ROOT, (64, 37)) * 3) / 2  # ties
@@ -546,7 +548,9 @@ def test_messages_of_the_compiler_are_read():
 
 
 def test_copies_within_loops_are_counted():
-  """A loop that writes a buffer in place has none of the buffer's size."""
+  """A loop that writes a buffer in place copies nothing of the buffer's
+  size.
+  """
   text = """HloModule m
 %body (p: (s32[], f32[8,8])) -> (s32[], f32[8,8]) {
   %p = (s32[], f32[8,8]{1,0}) parameter(0)
@@ -571,7 +575,7 @@ ENTRY %e (a: (s32[], f32[8,8])) -> (s32[], f32[8,8]) {
 
 
 def test_the_tpu_compilers_reduce_scatter_is_one():
-  """A fusion of an all-reduce and a slice; half of an all-reduce is sent."""
+  """A fusion of an all-reduce and a slice sends half of an all-reduce."""
   text = """HloModule m
 %all-reduce-scatter.1 (i: f32[64,4]) -> f32[16,4] {
   %i = f32[64,4]{1,0} parameter(0)
@@ -605,8 +609,8 @@ ENTRY %e (a: f32[16384,64], b: f32[2048,2048]) -> f32[65536,64] {
 
 
 def test_an_exchange_by_sparse_cores_overlaps_other_operations():
-  """Handed to another unit of the chip, it counts once; less of it is waited
-  for, by what a product takes that does not read it.
+  """It counts once, and its waiting time is reduced by the time of independent
+  products.
   """
   mesh = sharding.make_mesh((2, 4, 1))
   machine = roofline.Machine(chips.CHIPS['v6e'], (2, 4))
@@ -679,7 +683,7 @@ def test_a_stage_of_a_list_is_planned_as_it_is(monkeypatch, stage, trained):
 
 
 def test_the_command_prints_the_largest_batch(monkeypatch):
-  """The whole command on CPU devices, on a chip with room for four times the
+  """Runs the command on CPU devices, for a chip with room for four times the
   recipe's rows.
   """
   monkeypatch.setattr(described, 'devices', lambda *_: jax.devices())
@@ -713,8 +717,8 @@ def test_the_command_prints_the_largest_batch(monkeypatch):
 
 
 def searched(monkeypatch, prompts: int, only=()) -> tuple[str, dict]:
-  """The command on CPU devices, whose update keeps 32 GiB over its
-  micro-batches, four times less with remat=full, and exchanges least over fsdp.
+  """Runs the command on CPU devices. The update needs 32 GiB over its
+  micro-batches, a quarter with remat=full, and exchanges least over fsdp.
   """
   monkeypatch.setattr(described, 'devices', lambda *_: jax.devices())
   config = tiny(
@@ -789,8 +793,8 @@ ENTRY %e (a: s32[1,5,5], q: bf16[2,4,640,64], k: bf16[2,1,640,64]) -> f32[] {
 
 @pytest.mark.parametrize('experts, share', [(0, 1), (8, 1), (64, 1 / 8)])
 def test_kernels_called_by_name_are_counted(experts, share):
-  """By their shapes: a causal grid half of the scores, a window its blocks;
-  8 experts of `experts` have their share of the rows. One tells of itself.
+  """By their shapes: half of the scores of a causal grid, the blocks of a
+  window, the rows of one of 8 experts. One kernel has its own cost estimate.
   """
   ops = hlo.parse(CALLS).computations['e']
   scores = 2 * 2 * 4 * 640 * 640 * 64  # one product of all of them

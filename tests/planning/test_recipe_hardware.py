@@ -1,5 +1,5 @@
-"""The hardware that a recipe states can hold it, by arithmetic that no program
-can undercut. `tests/tpu/test_hardware.py` checks it with the compiler.
+"""The stated hardware of a recipe has enough memory, by a lower bound.
+`tests/tpu/test_hardware.py` checks it with the compiler.
 """
 
 import math
@@ -19,7 +19,7 @@ from jaxrl_reason.run.process import chips
 
 
 def planned(path, variant: str = ''):
-  """Returns the config of a recipe with the changes that a plan needs."""
+  """Returns the config of a recipe with the changes for a plan."""
   config = load_recipe(path).get_config(variant)
   return config_lib.read(config).changed(to_plan(path, variant))
 
@@ -37,7 +37,7 @@ def mesh_of(shape, topology: str) -> AbstractMesh:
 
 
 def least_bytes(config, mesh) -> dict[str, float]:
-  """Returns the least bytes that each phase needs on a device."""
+  """Returns a lower bound of each phase's bytes on a device."""
   parts = abstract.shapes(config, mesh)
   c, d, r = parts.shape, config.data, config.rl
   shards, tensor = sharding.row_shards(mesh), mesh.shape['tensor']
@@ -85,7 +85,7 @@ def test_a_recipe_states_chips_that_can_hold_it(path, variant):
 
 
 def test_a_chip_that_is_too_small_is_refused():
-  """One chip with 24 GB: the update saves 21 GB of products alone."""
+  """One chip with 24 GB: the update stores 21 GB of products alone."""
   config = planned(ROOT / 'configs' / 'lora_gsm8k_gemma3_1b.py')
   config = config.changed(model__remat='dots', rl__micro_batches=8)
   needs = least_bytes(config, mesh_of((-1, 1, 1), 'v6e:1x1'))

@@ -1,4 +1,4 @@
-"""What runs side by side cost, and that they share what can be shared."""
+"""The cost of seeds in one program, and the parts that they share."""
 
 import re
 
@@ -19,7 +19,7 @@ from jaxrl_reason.run.rl import programs
 )
 @pytest.mark.parametrize('counts', [(1, 8), (2, 4), (1, 2, 16)])
 def test_the_seeds_for_the_price_of_one(alone, each, counts):
-  """Counted one by one, of steps that take a + b n seconds."""
+  """For steps of a + b n seconds, counted one by one."""
 
   def seconds(n):
     return alone + (n - 1) * each
@@ -76,7 +76,9 @@ def test_started_operations_are_multiplied_out():
 
 
 def test_a_decision_is_one_for_runs_side_by_side():
-  """The longest loop of any; what counts it belongs to no run."""
+  """The number of iterations is the largest of all runs, and its counter
+  belongs to none.
+  """
 
   def f(limit, x):
     def unfinished(state):
@@ -102,8 +104,8 @@ def side_by_side(f, given):
 
 
 def test_runs_side_by_side_copy_no_caches(monkeypatch):
-  """In one loop over tokens for all, which nothing is chosen after; with a loop
-  of its own each run would keep its caches by a choice at every token.
+  """All runs have one loop over tokens. With a loop of its own, each run would
+  copy its caches at every token by a select.
   """
   monkeypatch.setattr(programs, 'each_run', side_by_side)  # as on a chip
   config = load_recipe(ROOT / 'configs' / 'arithmetic_tiny.py').get_config()

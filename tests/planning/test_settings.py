@@ -1,5 +1,5 @@
-"""A search finds what fits, and of that what is faster; the compiler's part is
-played by arithmetic that is known.
+"""A search finds settings that fit, and the fastest of them. A formula replaces
+the compiler.
 """
 
 import pytest
@@ -16,8 +16,8 @@ TAKES = {'dots': 10.0, 'attention': 11.0, 'full': 13.0}
 
 
 class Planner:
-  """Facts by a formula: a cache of 24 GiB in all, activations of KEPT; each
-  micro-batch takes `gather` seconds more.
+  """Facts by a formula: a cache of 24 GiB in total, activations of KEPT; each
+  micro-batch takes `gather` additional seconds.
   """
 
   def __init__(self, config, hbm=15.75, gather=0.1, shared=0.9, only=()):
@@ -51,7 +51,7 @@ class Planner:
 
 @pytest.fixture
 def recipe():
-  """Names lengths and numbers alone."""
+  """Returns a recipe of lengths and sizes only."""
   c = config_lib.default()
   c.stages = ('rl',)
   c.rl.update(path='host', prompts=64, samples=8)
@@ -64,7 +64,7 @@ def found(planner, mesh=(1, 8, 1)):
 
 
 def test_the_least_divisor_that_fits_is_found(recipe):
-  """Of the policy that computes least again."""
+  """For the policy with the least recomputation."""
   planner = Planner(recipe)
   made = found(planner)
   c = made.config
@@ -118,7 +118,7 @@ def test_the_output_is_a_recipe(recipe):
 
 
 def test_without_a_fit_the_result_is_none(recipe):
-  """Not even in the smallest pieces, of which few are tried."""
+  """Not even with the smallest micro-batches, after few tries."""
   planner = Planner(recipe, hbm=0.01)
   assert found(planner) is None
   planner.facts_of = lambda parts, names: [

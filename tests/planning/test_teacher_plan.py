@@ -1,4 +1,4 @@
-"""A plan counts a teacher: its bytes, where they are, and its operations."""
+"""A plan counts a teacher's bytes, their memory, and its operations."""
 
 import jax
 import pytest
@@ -15,7 +15,7 @@ TINY = ROOT / 'configs' / 'arithmetic_tiny.py'
 
 
 def planned(**changes):
-  """The phases of a recipe with a teacher, by name."""
+  """Returns the phases of a recipe with a teacher, by name."""
   config = config_lib.read(load_recipe(TINY).get_config())
   config = config.changed({k.replace('__', '.'): x for k, x in changes.items()})
   teacher = abstract.sized_teacher(config.rl.teacher.weights)
@@ -51,7 +51,7 @@ def test_its_bytes_are_counted_where_they_are(alone):
 
 
 def test_its_passes_are_counted():
-  """A pass of it before the update, or inside it in every epoch."""
+  """One pass before the update, or one per epoch inside it."""
   once = taught()['step'].flops
   rows, columns = 64 * 8, 20 + 17
   one = rows * columns * zoo_flops((columns - 1) / 2)
@@ -62,7 +62,7 @@ def test_its_passes_are_counted():
 
 
 def test_passes_over_whole_distributions_are_counted(alone):
-  """Of the sums of squares before the update, of the old policy inside it."""
+  """Sums of squares before the update, the old policy inside it."""
 
   def flops(**changes):
     return planned(**changes)['step'].flops
@@ -76,8 +76,8 @@ def test_passes_over_whole_distributions_are_counted(alone):
 
 
 def zoo_flops(context: float) -> float:
-  """Two per parameter and token, and four per layer, head width and token
-  attended to.
+  """Computes two FLOPs per parameter and token, and four per layer, head width
+  and attended token.
   """
   c = zoo.ZOO[NAME]
   n = trees.n_params(spec.abstract(weights.specs(c)))

@@ -1,4 +1,4 @@
-"""Alarms by lines of metrics: begin once, end, and say what to try."""
+"""Alarms of metrics begin once, end, and suggest a remedy."""
 
 import json
 import re
@@ -94,7 +94,7 @@ def test_a_solved_task_is_no_collapse_and_a_line_may_lack_metrics():
 
 
 def test_an_evaluation_that_rose_and_falls_again_is_noticed():
-  """Lines of training and of evaluations take turns, as in a run."""
+  """Rows of training and of evaluations alternate, as in a run."""
   watch, begun = line_alarms.LineAlarms(), []
   held = [0.3, 0.4, 0.6, 0.7, 0.7, 0.6, 0.5, 0.5, 0.4, 0.4, 0.3]
   for i, accuracy in enumerate(held):

@@ -1,5 +1,5 @@
-"""The report of runs that went well, were killed, have diverged or are empty;
-and its page in a real browser.
+"""Reports of successful, killed, diverged and empty runs, and their page in a
+browser.
 """
 
 import html as html_lib
@@ -70,7 +70,7 @@ def record(step, problem, sample, right, text='1 2 # 3', **more):
 
 
 def workdir(path, seed=0, offset=0.0, steps=range(10, 100, 10), **config):
-  """A run of two stages as it lies on disk."""
+  """Writes the files of a run with two stages."""
   rows = [
     {'step': 5, 'stage': 'sft', 'train/loss': 1.0},
     {'step': 5, 'stage': 'sft', 'eval/heldout/pass@1': 0.2},
@@ -115,7 +115,7 @@ def workdir(path, seed=0, offset=0.0, steps=range(10, 100, 10), **config):
 
 
 def write(*paths, out=None):
-  """The text of the report that the command writes."""
+  """Returns the text of the report that the command writes."""
   out = out or paths[0].parent / 'out.html'
   args = report.parser().parse([*map(str, paths), f'--out={out}'])
   return report.run(args).read_text()
@@ -202,7 +202,7 @@ def test_a_killed_run_is_reported_with_its_restart(tmp_path):
 
 
 def test_rollouts_after_the_last_checkpoint_are_not_shown(tmp_path):
-  """Files of steps that a resumed run has still to repeat are not shown."""
+  """A resumed run will repeat these steps."""
   path = workdir(tmp_path / 'run')
   rows = [json.loads(x) for x in (path / 'metrics.jsonl').open()]
   jsonl(path / 'metrics.jsonl', [r for r in rows if r['step'] <= 40])
@@ -241,7 +241,9 @@ def test_a_run_without_metrics_has_a_report(tmp_path, files):
 
 
 def evaluation(path, right_of, samples=4):
-  """Answers of two models to one suite; right_of: model -> right ones."""
+  """Returns answers of two models to one suite; right_of: model -> correct
+  ones.
+  """
   for model, counts in right_of.items():
     rows = [
       record(0, p, i, 0 < i <= n, model=model, suite='gsm8k', variant='own')
@@ -301,7 +303,7 @@ def test_evaluations_are_compared(tmp_path):
 
 
 def test_the_kl_to_the_base_is_drawn(tmp_path):
-  """Nats a token of all tokens, and its error over problems."""
+  """Nats per token over all tokens, and its error over problems."""
   path = evaluation(tmp_path / 'ev', {'tuned': [1, 2, 3]}, samples=2)
   file = path / 'answers' / 'tuned--gsm8k.jsonl'
   rows = [json.loads(line) for line in file.read_text().splitlines()]
@@ -332,7 +334,7 @@ def test_the_kl_to_the_base_is_drawn(tmp_path):
 
 
 def test_an_empty_panel_names_the_command_that_fills_it(tmp_path):
-  """With the run's own path, and the step that its last stage began after."""
+  """With the run's path, and the step before its last stage."""
   run = workdir(tmp_path / 'run')
   text = html_lib.unescape(write(run))
   before = f'{run}@5'
@@ -501,7 +503,7 @@ def test_texts_are_escaped(tmp_path):
 
 
 def test_the_page_in_a_browser(tmp_path):
-  """Draws, filters, groups, colours; asks the network for nothing."""
+  """The page draws, filters, groups and colours without network requests."""
   paths = [workdir(tmp_path / 'a'), workdir(tmp_path / 'b', kl=0.5)]
   rows = [record(10, 0, 0, True)]
   rows[0]['tokens'] |= {
@@ -713,7 +715,7 @@ def test_100_mb_of_rollouts_open_in_5_seconds(tmp_path):
 
 
 def test_an_error_band_ends_with_its_line(tmp_path):
-  """A file of a step that a resumed run has still to repeat has no band."""
+  """A file of a step that a resumed run will repeat has no band."""
   path = workdir(tmp_path / 'a')
   entry = {'samples': 4, 'greedy': [1] * 4, 'right': [4] * 4}
   row = {'step': 50, 'stage': 'rl', 'splits': {'heldout': entry}}

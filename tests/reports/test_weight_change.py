@@ -1,4 +1,4 @@
-"""Figures of a difference of weights whose rank and sparsity are known."""
+"""Figures of weight changes with a known rank and sparsity."""
 
 import importlib.util
 

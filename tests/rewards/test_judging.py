@@ -1,4 +1,4 @@
-"""The judge that is a model of ours: its score by hand, and what it refuses."""
+"""The judge model on the mesh: its score by hand, and its errors."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def local():
 
 
 def by_hand(local, text):
-  """p(yes) against p(no), from the whole prompt without padding."""
+  """Computes p(yes) against p(no) from the whole prompt without padding."""
   ids = jnp.array([TOKENIZER.encode(text)])
   hidden = local.model.hidden(local.params, ids, jnp.ones(ids.shape, bool))
   logits = local.model.unembed(local.params, hidden)[0, -1]

@@ -1,4 +1,4 @@
-"""Device kernels give the verdict of their host twins, for any bytes."""
+"""Device kernels return the verdicts of their host twins, for any bytes."""
 
 import itertools
 import math
@@ -40,7 +40,7 @@ CHARS = '0123456789+-*/() #.,abcKN\x00\n\u00e9'
 
 
 def completion(rng, example, other):
-  """Bytes: right, nearly right, or nothing like it."""
+  """Returns bytes that are correct, nearly correct, or arbitrary."""
   draw = rng.random()
   if draw < 0.05:
     return rng.randbytes(rng.randrange(W + 1))
@@ -71,7 +71,9 @@ def batch(rows, encoded):
 
 
 def random_expression(rng, numbers):
-  """Any tree over the numbers, with needless parentheses and spaces."""
+  """Returns a random tree over the numbers, with needless parentheses and
+  spaces.
+  """
   if len(numbers) == 1:
     text = str(numbers[0])
     return f'({text})' if rng.random() < 0.1 else text
@@ -83,8 +85,9 @@ def random_expression(rng, numbers):
 
 
 def random_countdown(rng):
-  """A problem whose answer is any expression: fractions on the way, negative
-  values, divisions by zero, numbers of four digits."""
+  """Returns a problem whose answer is any expression: intermediate fractions,
+  negative values, divisions by zero, numbers of four digits.
+  """
   top = rng.choice((3, 9, 99, 9999))
   numbers = [rng.randrange(top + 1) for _ in range(rng.randrange(1, 7))]
   use = rng.choice(('all', 'subset'))
@@ -264,7 +267,7 @@ def test_a_cut_answer_is_never_read_past_the_end():
 
 
 def spell(value):
-  """Five numbers of at most four digits with a*b*c + d*e = value."""
+  """Returns five numbers of at most four digits with a*b*c + d*e = value."""
   for a in range(2000, 9999, 7):
     for b in range(a, a + 50):
       c = min(value // (a * b), 9999)
@@ -299,7 +302,7 @@ def test_values_equal_modulo_some_primes_are_distinguished():
 
 
 class Pieces:
-  """Tokens of none to five bytes; two of them halves of one character."""
+  """Tokens of zero to five bytes; two of them are halves of one character."""
 
   def token_bytes(self):
     return [b'', b'', b'a', b'26', b'#1', b'\xc3', b'\xa9', b'hello', b' ']

@@ -1,4 +1,6 @@
-"""Label-free rewards: values by NumPy in float64, row order, padding, vmap."""
+"""Label-free rewards: values by NumPy in float64, order of rows, padding,
+vmap.
+"""
 
 import collections
 
@@ -29,7 +31,7 @@ ENTROPY = -(np.exp(LOGP) * LOGP).sum(-1)
 
 
 def rows(f):
-  """f over each row's tokens, 0 for a row without any."""
+  """Computes f over the tokens of each row, 0 for a row without tokens."""
   return np.array([f(i, n) if n else 0.0 for i, n in enumerate(LENGTH)])
 
 
@@ -121,7 +123,7 @@ def test_a_reference_is_spliced_in():
 
 
 def test_a_reference_is_scored_as_if_it_had_been_written():
-  """Spliced rows beside rows without padding, one by one."""
+  """Compares spliced rows with rows without padding, one by one."""
   model, params = L.model_and_params()
   prompts = jnp.asarray(RNG.integers(2, 20, (3, 4)))
   tokens = RNG.integers(2, 20, (3, 5))
@@ -283,7 +285,7 @@ SPEC = {name: {'reward': name} for name in FREE} | {
 
 
 def source(spec, reward_fn, learner):
-  """The source of a stage with these rewards and this learner."""
+  """Returns the source of a stage with these rewards and this learner."""
   views = Views(
     L.MODEL,
     device.reads(spec, L.TASK.kernel),
@@ -308,7 +310,7 @@ def prompts(encode):
 
 
 def test_label_free_parts_in_the_fused_step():
-  """The parts of a step beside whole logits and Python, for every row."""
+  """Compares with whole logits and Python, for every row."""
   encode, reward_fn = device.make(SPEC, L.TASK.kernel, L.TOKENIZER, L.C)
   seen = {}
 

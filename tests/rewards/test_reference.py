@@ -1,5 +1,5 @@
-"""Rewards by the likelihood of the reference answer: views and scores against
-logits of rows without padding, one by one.
+"""Rewards by the likelihood of the reference answer: scores equal those of
+logits of rows without padding.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ B, G = 3, 7
 
 
 def completions():
-  """Every text after every prompt, as the rollout of B prompts."""
+  """Returns every text after every prompt, as the rollout of B prompts."""
   ids = [[*L.TOKENIZER.encode(t), int(L.STOP[0])] for t in TEXTS] * B
   length = jnp.array([len(x) for x in ids])
   sampled = jnp.arange(L.C) < length[:, None]

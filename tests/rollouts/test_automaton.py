@@ -1,4 +1,4 @@
-"""Automata over tokens against the texts that they stand for."""
+"""Automata over tokens equal the definitions of their texts."""
 
 import json
 import re
@@ -15,7 +15,7 @@ EOS = 0
 
 
 def states_of(a, ids):
-  """The state after each of some tokens, from the first state."""
+  """Returns the state after each token, from the first state."""
   state, found = 0, []
   for i in ids:
     state = after(a, state, i)
@@ -29,7 +29,7 @@ def after(a, state, token):
 
 @pytest.mark.parametrize('stops', [['ab'], ['aa', 'bab'], ['b', 'aab'], ['é']])
 def test_a_stop_is_found_anywhere_in_the_text(stops):
-  """Across tokens, and within one; the model has more tokens than these."""
+  """Across tokens, and within one. The model has more tokens than these."""
   a = automaton.of_stops(stops, TOKENS, len(TOKENS) + 3)
   rng = np.random.default_rng(0)
   n = 0

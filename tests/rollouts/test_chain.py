@@ -1,4 +1,4 @@
-"""Chains: a link is judged by its own words, and by what came before it."""
+"""Chains: a link is rewarded by its own text, and by earlier links."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ WIDTH = 12
 
 
 def play(said, spec=None, stop=';', answer='7'):
-  """[(observation, reward, done, malformed)] and the scores told."""
+  """Returns [(observation, reward, done, malformed)] and the scores."""
   links = chain.parse(spec or SPEC, 'integer')
   env = chain.make(links, stop, WIDTH)
   state = env.reset(env.encode({'answer': answer}), jax.random.key(0))
@@ -98,7 +98,7 @@ def test_invalid_chains_are_refused(spec, kernel, words):
 
 @pytest.mark.parametrize('second', ['verify', 'refine'])
 def test_worked_chains_do_not_train_on_incorrect_text(second):
-  """What is read may be wrong; what is said never is."""
+  """Observations may be incorrect, sampled text is not."""
   knobs = dict(second=second, modulus=5)
   seen = set()
   for i in range(40):

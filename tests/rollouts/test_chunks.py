@@ -1,5 +1,5 @@
-"""Completions in chunks with a carried tail: log-probs are the trainer's, of
-each chunk by itself; memory does not grow with their number.
+"""Completions in chunks with a carried tail: log-probs equal the trainer's for
+each chunk alone, and memory does not grow with their number.
 """
 
 import dataclasses
@@ -48,8 +48,8 @@ def think(model, params, how=HOW, f=chunks_lib.generate, **changes):
 
 
 def alone(model, params, out, how=HOW, settings=None):
-  """[N,C] log-probs of every token drawn, each chunk a sequence of its own:
-  written out one by one, with nothing of the package's own arithmetic.
+  """Computes [N,C] log-probs of sampled tokens, with each chunk as its own
+  sequence, without functions of the package.
   """
   asked, n = prompts(), out.tokens.shape[0]
   tokens, drawn = np.asarray(out.tokens), np.asarray(out.sampled)
@@ -71,7 +71,7 @@ def alone(model, params, out, how=HOW, settings=None):
 
 
 def of_update(model, params, out, how=HOW, length=0, settings=None):
-  """[N,C] log-probs as the update computes them."""
+  """Computes [N,C] log-probs as the update does."""
   rows = rows_of(prompts(), out)
   packed = packing.Packing(length or P + how.tokens, 2 if length else 1)
   how = chunked.Chunked(P, how, packed)
@@ -115,7 +115,7 @@ def test_log_probs_of_every_chunk_are_the_trainers(name):
 
 @pytest.fixture(scope='module')
 def plain():
-  """(model, params, Rollout) of the settings as they are."""
+  """Returns (model, params, Rollout) of the default settings."""
   _, model, params = small_model(layers=2)
   return model, params, think(model, params)
 
@@ -135,7 +135,7 @@ def test_layout_of_a_rollout(plain):
 
 
 def test_the_first_chunk_is_what_the_sampler_draws(plain):
-  """And one chunk is all of it; a row ends as it would by itself."""
+  """One chunk is a whole completion, and rows end independently."""
   model, params, out = plain
   want = think(model, params, None, sampler.generate)
   own = slice(0, HOW.tokens)
@@ -164,7 +164,7 @@ def test_eight_devices_sample_as_one_does():
 
 
 def test_gradients_are_those_of_chunks_written_out(plain):
-  """Context has no loss: nothing carried is learnt twice, or through."""
+  """Context has no loss, so carried tokens are trained on once."""
   model, params, out = plain
   rows, weight = rows_of(prompts(), out), jnp.asarray(out.logp) ** 2
   how = chunked.Chunked(P, HOW, packing.Packing(P + HOW.tokens, 1))
@@ -201,7 +201,7 @@ def test_gradients_are_those_of_chunks_written_out(plain):
 
 
 def compiled(n_chunks: int, tokens=64, carry=16):
-  """The program that thinks so many chunks of 64 tokens."""
+  """Compiles the program that samples this number of chunks of 64 tokens."""
   _, model, params = small_model(layers=1, heads=8, kv_heads=8, head_dim=16)
   room, asked = tokens + (n_chunks - 1) * (tokens - carry), prompts()
 
@@ -215,8 +215,9 @@ def compiled(n_chunks: int, tokens=64, carry=16):
 
 
 def test_memory_is_constant_and_work_linear():
-  """Of generation: temporaries without the tokens told, and the FLOPs of one
-  trip of its loops, at 1, 4 and 16 chunks."""
+  """In generation: temporaries without the output tokens, and FLOPs of one
+  iteration, with 1, 4 and 16 chunks.
+  """
   found = {n: compiled(n) for n in (1, 4, 16)}
   cache = 2 * 8 * 16 * 4 * B * G  # bytes of a column: keys and values
   rest = {}
@@ -259,7 +260,7 @@ def test_a_model_without_support_for_chunks_is_refused():
 
 @pytest.mark.slow
 def test_demonstrations_are_read_in_chunks_too():
-  """What is put in the place of samples has the same contexts."""
+  """Demonstrations that replace samples have the same contexts."""
   _, model, params = small_model()
   gen = fused.Generation(model, G, ROOM, demos=1, chunks=HOW)
   demo = jax.random.randint(jax.random.key(9), (B, ROOM), 2, 14)

@@ -1,4 +1,4 @@
-"""More samples for some problems: who gets them, and what becomes of them."""
+"""Additional samples for some problems: their selection and their use."""
 
 import itertools
 
@@ -17,14 +17,14 @@ RATES = np.array([0.1, 0.3, 0.5, 0.9])
 
 
 def shares(by: str, n_groups: int, rates=RATES) -> np.ndarray:
-  """How many groups more each problem gets."""
+  """Returns the number of additional groups of each problem."""
   at = extra.allocated(jnp.float32(rates), n_groups, G, extra.GAINS[by])
   return np.bincount(at, minlength=len(rates))
 
 
 @pytest.mark.parametrize('n_groups', range(1, 7))
 def test_the_knapsack_is_solved(n_groups):
-  """No other way to give the groups out has a larger value."""
+  """No other allocation of groups has a larger value."""
 
   def value(extra_groups):
     n = G * (1 + np.array(extra_groups))
@@ -43,7 +43,7 @@ def test_the_knapsack_is_solved(n_groups):
 
 
 def test_hard_problems_get_more_in_proportion():
-  """Totals, the first G included, go as 1 - s, but for one group at most."""
+  """Totals, with the first G, are proportional to 1 - s, up to one group."""
   got = shares('hard', 60)
   want = (1 - RATES) / np.sum(1 - RATES) * 64
   assert np.all(np.abs(G * (1 + got) / G - want) <= 1)

@@ -1,4 +1,4 @@
-"""Every filter against its definition, over all groups of small numbers."""
+"""Every filter equals its definition, over all groups of small numbers."""
 
 import functools
 import itertools
@@ -19,7 +19,7 @@ VALID = np.array([[(i + j) % 7 > 0 for j in range(G)] for i in range(81)])
 
 
 def batch(valid=None, order=None) -> Batch:
-  """All groups in one batch; order: of the rows, int [N]."""
+  """Returns all groups in one batch; order: of the rows, int [N]."""
   n = REWARDS.size
   ok = np.ones(n, bool) if valid is None else valid.reshape(-1)
   reward = REWARDS.reshape(-1)
@@ -40,14 +40,16 @@ def batch(valid=None, order=None) -> Batch:
 
 
 def kept(name, valid=None, **args):
-  """(rows kept, rows in baselines), bool [81,G]."""
+  """Returns (rows kept, rows in baselines), bool [81,G]."""
   got = jax.jit(filters.make(name, args))(batch(valid))
   rows = np.asarray(got.mask).any(axis=1)
   return rows.reshape(-1, G), np.asarray(got.reward_valid).reshape(-1, G)
 
 
 def by_group(rule, valid=None):
-  """rule(rewards, lengths of the rows with a verdict) -> bool, per group."""
+  """Applies rule(rewards, lengths of the rows with a verdict) -> bool to each
+  group.
+  """
   ok = np.ones(REWARDS.shape, bool) if valid is None else valid
   return np.array(
     [rule(r[v], n[v]) for r, n, v in zip(REWARDS, LENGTHS, ok)], bool
@@ -77,7 +79,7 @@ def test_filters_of_groups(name, args, rule, valid):
 
 
 def test_a_share_on_the_edge_of_the_band_is_inside():
-  """3 of 10 is 0.3 exactly, whatever float32 says."""
+  """3 of 10 is exactly 0.3, also in float32."""
   for n, edge in ((10, 0.3), (6, 1 / 3), (7, 3 / 7)):
     right = jnp.arange(n) < round(edge * n)
     rows = jax.tree.map(lambda x: x[:n], batch())  # noqa: B023
@@ -110,7 +112,7 @@ def test_the_first_k_of_a_group(name, value, valid):
 
 @pytest.mark.parametrize('keep', [2, 3])
 def test_the_most_varied_rows(keep):
-  """Of all subsets of `keep` rows none has rewards of larger variance."""
+  """No subset of `keep` rows has a larger variance of rewards."""
   for valid in (None, VALID):
     _, baseline = kept('varied', valid, keep=keep)
     ok = np.ones(REWARDS.shape, bool) if valid is None else valid
@@ -136,7 +138,7 @@ def test_one_side_of_a_group_is_thinned(name):
 
 
 def test_rows_in_another_order_are_the_same_rows():
-  """Groups are told by their number, not by where their rows stand."""
+  """Groups are identified by number, not by the position of rows."""
   order = np.random.default_rng(0).permutation(REWARDS.size)
   for name in ('dead_groups', 'best', 'varied', 'fewer_right'):
     f = filters.make(name, {'keep': 2})
@@ -151,7 +153,7 @@ def test_rows_in_another_order_are_the_same_rows():
 
 
 def test_filters_are_applied_in_turn():
-  """A group may be dead only among the rows that are left."""
+  """A group may have zero variance only among the remaining rows."""
   rows, _ = kept('best+dead_groups', keep=2)
   top = np.sort(REWARDS)[:, -2:]
   np.testing.assert_array_equal(rows.any(axis=1), np.ptp(top, axis=1) > 0)

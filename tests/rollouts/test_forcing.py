@@ -1,4 +1,4 @@
-"""Budget forcing: stops that come too early, and an end that comes in time."""
+"""Budget forcing delays early ends and forces late ones."""
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ def test_no_completion_ends_too_early_or_thinks_too_long():
 
 
 def test_rows_that_need_no_force_are_left_alone():
-  """The same noise draws the same tokens until something is forced."""
+  """The same noise samples the same tokens until one is forced."""
   free, out = draw(), draw(forcing.Forcing(4, WAIT))
   same = np.asarray(free.tokens == out.tokens).all(1)
   long = np.asarray(free.length) > 4

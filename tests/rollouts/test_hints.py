@@ -1,4 +1,4 @@
-"""Hints: what is asked, what is learnt from, and what is not."""
+"""Hints: prompts with hints, trained tokens, and ratios."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ ROOM = 6
 
 
 def prompts():
-  """Problems with their reference solutions."""
+  """Returns problems with their reference solutions."""
   source = pipeline.TaskSource('arithmetic', 0, 'train', L.KNOBS)
   rows = [
     pipeline.prompt_row(i, source[i], L.TOKENIZER, L.P, L.ENCODE, 16)
@@ -51,7 +51,9 @@ def test_a_hint_is_the_beginning_of_the_solution():
 
 
 def solves(rollout, answers, control=None):
-  """Right: what begins with one of three tokens, so that some groups fail."""
+  """Rewards completions that begin with one of three tokens, so that some
+  groups fail.
+  """
   first = rollout.tokens[:, 0] % 6 == 1
   total = first.astype(jnp.float32)
   return Reward(total, total[:, None], total >= 0)
@@ -89,7 +91,9 @@ def test_hints_are_not_sampled_tokens():
 
 
 def test_a_share_of_zero_gives_no_hint():
-  """As the plain source with wider prompts: other padding, the same samples."""
+  """Equals the plain source with wider prompts: more padding, the same
+  samples.
+  """
   alone, plain = (
     run(source('always', values=(0.0,))),
     run(L.SOURCE, L.prompts()),
@@ -143,7 +147,7 @@ def test_solved_problems_are_not_tried_again():
 
 
 def test_the_ratio_is_to_the_policy_that_had_the_hint():
-  """Log-probs of the sampler are under the hint, the trainer's without."""
+  """The sampler's log-probs are under the hint, the trainer's are not."""
   found = run(source('failed', never))
   p = jax.tree.map(jnp.asarray, prompts())
   n = jnp.clip(p.hint_limit // 2, 0, ROOM)

@@ -1,5 +1,6 @@
-"""Episodes whose environment is Python: the same as inside the program,
-whatever the times of the tools."""
+"""Episodes with environments in Python equal those inside the program, for any
+times of the tools.
+"""
 
 import concurrent.futures
 import dataclasses
@@ -33,7 +34,7 @@ HOT = 2.0  # tokens of all kinds, calls among them
 
 
 class Threads:
-  """A pool of threads, each with a delay of its own."""
+  """A pool of threads, each with its own delay."""
 
   def __init__(self, env, delays=None):
     self.server, self.delays = serve.Server(env, 1000), delays
@@ -128,8 +129,9 @@ SHAPES = {
   'name', ['plain', 'experts', pytest.param('int8', marks=pytest.mark.slow)]
 )
 def test_host_episodes_equal_those_in_the_graph(name):
-  """The same trajectories of the same seeds; the trainer's log-probs; and the
-  times of tools change nothing, not a bit."""
+  """Trajectories with the same seeds are equal, log-probs equal the trainer's,
+  and times of tools change no bit.
+  """
   _, model, params = model_of(**SHAPES[name])
   static = dict(routes=True) if name == 'experts' else {}
   want = in_the_graph(model, params, **static)
@@ -170,7 +172,7 @@ def test_eight_devices_play_as_one_does():
 
 
 def test_a_row_waits_only_for_its_own_tool():
-  """While one tool takes its time, the other rows come to their ends."""
+  """While one tool runs, the other rows finish."""
   _, model, params = model_of()
   free, done = threading.Event(), []
 
@@ -189,7 +191,9 @@ def test_a_row_waits_only_for_its_own_tool():
 
 
 def test_failures_are_text_and_counted():
-  """A tool that raises, overruns or answers too much; what it says is data."""
+  """A tool that raises, is late or returns too much text. Its output is
+  data.
+  """
   _, model, params = model_of()
 
   class Failing(Threads):
@@ -229,7 +233,7 @@ def test_failures_are_text_and_counted():
 
 
 def test_the_twin_is_the_calculator():
-  """Byte for byte, on calls of all kinds."""
+  """Byte for byte, for all kinds of calls."""
   env, rng = envs.ENVS['calculator'], np.random.default_rng(0)
   alphabet = list('0123456789-+*/<<=')
   numbers = itertools.product((-17, 5, 10**17), '+-*/', (3, 0, -4))

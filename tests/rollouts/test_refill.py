@@ -1,4 +1,6 @@
-"""Refill and replay against their laws, with trajectories made up."""
+"""Refill and replay satisfy their definitions, with constructed
+trajectories.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +26,9 @@ DEAD = filters.drop_dead_groups
 
 
 def trajectories(ids, alive, solved=None) -> Trajectories:
-  """Groups of the problems `ids` [b], some with signal; tokens tell whose."""
+  """Returns groups of the problems `ids` [b], some with a signal; tokens
+  identify the problem.
+  """
   ids, alive = jnp.asarray(ids, jnp.int32), jnp.asarray(alive)
   b, n = len(ids), len(ids) * G
   row = jnp.repeat(ids, G)
@@ -50,8 +54,8 @@ def trajectories(ids, alive, solved=None) -> Trajectories:
 
 
 def rounds(alive, keep=False, control=None) -> Trajectories:
-  """Of rounds with groups alive [R,B]: the group of round r at place i is of
-  problem 10 * r + i.
+  """Returns rounds with non-zero variance [R,B]; group i of round r has problem
+  10 * r + i.
   """
   made = refill.Refill(DEAD, len(alive) - 1, keep)
   tally = None
@@ -64,7 +68,7 @@ def rounds(alive, keep=False, control=None) -> Trajectories:
 
 
 def before(**kinds) -> dict:
-  """What kinds of rounds remember before the first step."""
+  """Returns the memory of kinds of rounds before the first step."""
   shapes = groups.of(trajectories(range(B), [1] * B))
   return {name: kind.memory(shapes) for name, kind in kinds.items()}
 
@@ -111,7 +115,7 @@ def test_surplus_groups_are_first_in_the_next_step():
 
 @pytest.mark.parametrize('seed', range(3))
 def test_any_rounds_against_a_list(seed):
-  """What a loop over a Python list would train on, and would keep."""
+  """Compares with a loop over a Python list: trained and kept groups."""
   rng = np.random.default_rng(seed)
   control, queue = before(refill=refill.Refill(DEAD, 1, True)), []
   for _ in range(6):
@@ -139,15 +143,15 @@ def keep_nothing(batch):
 
 
 def columns(n_rounds=3):
-  """A step's problems [B,1+rounds,...], the first column those of a plain
-  step.
+  """Returns a step's problems [B,1+rounds,...]; the first column is that of a
+  plain step.
   """
   parts = [L.prompts(first=i * L.B) for i in range(1 + n_rounds)]
   return jax.tree.map(lambda *x: np.stack(x, axis=1), *parts)
 
 
 def test_without_dead_groups_refill_changes_nothing():
-  """Bit for bit; and only one round is generated."""
+  """Bit for bit, with only one generated round."""
   learner = L.learner()
   want, m1 = jax.jit(lambda s, p: L.fused(learner, s, p))(
     L.state(learner), L.prompts()
@@ -245,7 +249,7 @@ def test_eight_devices_refill_and_replay_as_one(shape):
 
 
 def ring(*steps, capacity=6, like=None) -> dict:
-  """A ring that has been given the trajectories of steps, one after another."""
+  """Returns a ring after the trajectories of several steps."""
   out = before(ring=replay.Replay(DEAD, 1, capacity, 'recent'))['ring']
   for found in steps:
     alive = groups.alive(DEAD, found)
@@ -254,7 +258,7 @@ def ring(*steps, capacity=6, like=None) -> dict:
 
 
 def mixed_with(held, found, by, m, mixes='groups', seed=0):
-  """A step's trajectories with those replayed from a ring."""
+  """Returns a step's trajectories with replayed ones of a ring."""
   kind = replay.Replay(DEAD, m, len(held['groups'].prompts.tokens), by, mixes)
   control, key = {'replay': held}, jax.random.key(seed)
   tally = rounds_lib.add(kind, rounds_lib.begin(kind, control, found), found, 0)
@@ -262,7 +266,7 @@ def mixed_with(held, found, by, m, mixes='groups', seed=0):
 
 
 def chosen(by, held, found=None, m=2, seed=0):
-  """(problems replayed, those without a token to learn from as None)."""
+  """Returns (replayed problems, None for those without trained tokens)."""
   found = trajectories([90, 91, 92, 93], [1] * B) if found is None else found
   both = mixed_with(held, found, by, m, seed=seed)
   assert ids_of(both)[:B] == ids_of(found)
@@ -304,7 +308,7 @@ def test_a_step_does_not_replay_itself():
 
 
 def test_choices_by_reward_and_certainty():
-  """Problem i has i + 1 nats per token; the second step's have more reward."""
+  """Problem i has i + 1 nats per token; the second step has higher rewards."""
   low = trajectories([3, 2, 1], [1] * 3)
   high = trajectories([8, 7, 6], [0] * 3)
   total = jnp.float32([1, 1, 0] * 2 + [1, 0, 1])
@@ -326,8 +330,8 @@ def test_only_failing_problems_are_replayed():
 
 
 def test_difficulty_is_drawn_by_its_law():
-  """p ~ exp(-(s - 1/2)^2 / 2), s = 1/3 of all but one, of which it is 2/3 with
-  the same p, or 1: a tenth less.
+  """p ~ exp(-(s - 1/2)^2 / 2); s = 1/3 for all but one problem, for which it is
+  2/3 (same p) or 1 (a tenth less).
   """
   easy = trajectories([4], [0], solved=[1])
   held = ring(trajectories([0, 1, 2], [1] * 3))
@@ -349,7 +353,7 @@ def test_difficulty_is_drawn_by_its_law():
 
 
 def test_a_replayed_group_keeps_its_own_baseline():
-  """Advantages of new groups are those they have without replay."""
+  """Advantages of new groups equal those without replay."""
   learner = L.learner(old_logp='sampler', part_names=('answer',))
   found = trajectories([0, 1, 2, 3], [1, 1, 0, 1])
   held = ring(trajectories([7, 8], [1, 1]))
@@ -364,8 +368,8 @@ def test_a_replayed_group_keeps_its_own_baseline():
 
 
 def test_only_correct_rows_join_the_new_group_of_their_problem():
-  """Advantages are those of a group that has the new rows and the right old
-  ones; other problems' and wrong rows count nowhere.
+  """Advantages are those of a group with the new rows and the correct old rows.
+  Incorrect rows and other problems do not count.
   """
   learner = L.learner(old_logp='sampler', part_names=('answer',))
   held = ring(trajectories([7, 2, 8], [1, 1, 1]))

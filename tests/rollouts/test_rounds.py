@@ -1,4 +1,4 @@
-"""Kinds of rounds nest, alike in the compiled step and on the host."""
+"""Kinds of rounds can be nested, in the compiled step and on the host."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ CONTROL = {'progress': progress.Progress(True).init()}
 
 
 def solves(rollout, answers, control=None):
-  """Right: completions that begin with one of three tokens."""
+  """Rewards completions that begin with one of three tokens."""
   total = (rollout.tokens[:, 0] % 6 == 1).astype(jnp.float32)
   return Reward(total, total[:, None], total >= 0)
 
@@ -70,7 +70,7 @@ def test_refill_around_hints_counts_every_round_that_was_run():
 
 
 def test_a_failed_group_gets_the_reward_of_its_demonstration():
-  """Rewards of a solution come from its own verification."""
+  """The reward of a solution is its verified score."""
 
   def reward(rollout, answers, control=None):
     worth = 0.0 if rollout.is_demo is None else 0.25

@@ -1,4 +1,4 @@
-"""The sampler: equal to the trainer, deterministic, never recompiled."""
+"""The sampler equals the trainer, is deterministic, and never recompiles."""
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ def generate(tiny):
 
 
 def whole(out):
-  """Rows [N,T], valid and mask of prompts and completions."""
+  """Returns rows [N,T], valid and mask of prompts and completions."""
   tokens, valid = (jnp.repeat(x, G, axis=0) for x in prompts())
   sampled = jnp.arange(C) < out.length[:, None]
   return (
@@ -219,7 +219,7 @@ def test_same_step_same_samples_next_step_others(tiny, generate):
 
 
 def test_noise_belongs_to_the_row(tiny):
-  """A part of the batch, given its rows' ids, samples what the whole did."""
+  """A part of the batch with the ids of its rows samples the same tokens."""
   _, model, params = tiny
   tokens, valid = prompts()
   args = (jax.random.key(3), Sampling.make(), STOP)
@@ -328,8 +328,8 @@ def test_filters_keep_the_tokens_that_transformers_keeps(settings):
 
 @pytest.mark.parametrize('vocab', [4, 30, 512, 1000])
 def test_draw_follows_the_distribution(vocab):
-  """Chi-square of 40,000 draws against p, at most 6 deviations above its mean
-  (p < 1e-6); tokens filtered out are never drawn.
+  """The chi-square of 40,000 draws is at most 6 deviations above its mean (p <
+  1e-6). Filtered tokens are never drawn.
   """
   n, rng = 40_000, np.random.default_rng(vocab)
   p = rng.exponential(size=vocab) + 0.05
@@ -352,7 +352,9 @@ def test_draw_follows_the_distribution(vocab):
 
 
 def test_draw_passes_a_step_that_rounding_made():
-  """Weights 0 between others: the running sum may move there, tokens not."""
+  """With weights 0 between others, the cumulative sum may step there, but no
+  token is drawn.
+  """
   n = 20_000
   logits = jnp.full((n, 16), logits_lib.OUT).at[:, ::3].set(-jnp.arange(6.0))
   keys = jax.random.split(jax.random.key(1), n)
@@ -362,7 +364,7 @@ def test_draw_passes_a_step_that_rounding_made():
 
 @pytest.mark.parametrize('temperature', [0.0, 1.0])
 def test_a_row_of_nan_is_not_hidden(temperature):
-  """Filters compare with NaN: its row must not become another one's."""
+  """Filters compare with NaN, and the row must not become valid."""
   logits = jnp.zeros((2, 30)).at[0, 3].set(jnp.nan)
   for top_p in (1.0, 0.5):
     s = Sampling.make(jnp.full(2, temperature), top_p=top_p)
@@ -385,7 +387,7 @@ def test_greedy_takes_the_first_of_the_likeliest(vocab):
 
 
 def test_taken_token_keeps_a_finite_log_prob():
-  """A token outside the nucleus, which the policy has moved away from."""
+  """A token outside the nucleus after the policy has changed."""
   logits = jnp.log(jnp.array([[0.9, 0.09, 0.01]]))
   s = Sampling.make(jnp.ones(1), top_p=0.5)
   taken = jnp.array([2])

@@ -1,4 +1,6 @@
-"""Slots, growing caches and small caches: the samples of the plain loop."""
+"""Slots, growing caches and small caches sample the tokens of the plain
+loop.
+"""
 
 import dataclasses
 
@@ -78,7 +80,7 @@ def test_slots_and_segments_change_no_sample(shape, static):
 
 
 def test_slots_are_few_and_the_cache_grows(tiny):
-  """What the slots save: rows decoded at a time, and columns."""
+  """Counts the rows decoded at a time, and the columns."""
   _, model, params = tiny
   seen = []
 

@@ -1,5 +1,5 @@
-"""Episodes with an environment: log-probs are the trainer's, whatever lies
-between the turns; what an environment says is data.
+"""Episodes with an environment: log-probs equal the trainer's for any
+observations, and observations are data.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ EXPERTS = dict(experts=4, experts_per_token=2, bias=False)
 
 
 class Toy:
-  """Sixteen tokens, some of several bytes."""
+  """A tokenizer with sixteen tokens, some of several bytes."""
 
   def token_bytes(self):
     return [b'', b'', *[c.encode() for c in 'abcdefg#;'], b'ab', b'a;', b'x;y']
@@ -40,8 +40,9 @@ def _reset(encoded, key):
 
 
 def _step(state, text, length):
-  """Answers with up to seven bytes, stop bytes and marker among them; how many
-  depends on what was said."""
+  """Returns up to seven bytes, with stop bytes and marker; the number depends
+  on the turn.
+  """
   said = jnp.where(jnp.arange(text.shape[0]) < length, text, 0).sum()
   reply = jnp.asarray(np.frombuffer(b'd;#e;fg', np.uint8))
   left = state['left'] - 1
@@ -93,7 +94,7 @@ def play(model, params, given=None, stop=STOP, settings=None, **static):
 
 
 def gaps(model, params, out, settings=None) -> np.ndarray:
-  """|sampler - trainer| of every token drawn."""
+  """Computes |sampler - trainer| of every sampled token."""
   rows = rows_of(prompts(), out)
   settings = Sampling.make(**settings or {})
   logp = logprobs.score(model, params, rows, settings, start=P)[0][:, P:]
@@ -101,7 +102,7 @@ def gaps(model, params, out, settings=None) -> np.ndarray:
 
 
 def assert_varied(out):
-  """Rows really differ in what the layout has to cope with."""
+  """Asserts that rows differ in the cases of the layout."""
   assert len(set(np.asarray(out.valid.sum(1)).tolist())) > 5
   n_turns = np.isfinite(out.episode.reward).sum(1)
   assert set(n_turns.tolist()) >= {1, 2, MOST}
@@ -136,7 +137,7 @@ def test_log_probs_equal_the_trainers(name):
 
 
 def test_log_probs_with_adapters_and_other_layouts():
-  """LoRA; and chunks, segments and room change no sample."""
+  """LoRA; and chunks, segments and lengths change no sample."""
   _, base, params = small_model()
   model = adapters.attach(base, lora=lora.Lora(rank=2, alpha=4.0))
   extra = spec_lib.init(model.specs[lora.KEY], jax.random.key(5))
@@ -171,7 +172,7 @@ def test_eight_devices_play_as_one_does():
 
 
 def test_an_observation_is_data():
-  """The stop bytes in it end nothing, and nothing of it counts as drawn."""
+  """Its stop bytes end nothing, and its tokens do not count as sampled."""
   _, model, params = small_model()
   out = play(model, params)
   text = {2 + i: c for i, c in enumerate('abcdefg#;')}
@@ -227,7 +228,7 @@ def test_a_turn_that_does_not_fit_ends_the_row():
 
 @pytest.mark.parametrize('shape', [{}, GEMMA, dict(cache_dtype='int8')])
 def test_children_of_a_fork_share_the_keys(shape):
-  """Tokens decoded after a fork are what they are without."""
+  """Tokens decoded after a fork equal those without a fork."""
   _, model, params = small_model(**shape)
   asked, n = prompts(), 3
   weights = model.decode_params(params)
@@ -263,7 +264,7 @@ def test_a_tokenizer_without_a_byte_is_refused():
 
 
 def test_nothing_of_a_row_depends_on_the_others():
-  """A part of the batch, given its rows' ids, plays what the whole did."""
+  """A part of the batch with the ids of its rows plays the same episodes."""
   _, model, params = small_model()
   want = play(model, params)
   asked = prompts()

@@ -1,4 +1,4 @@
-"""The command `jaxrl_reason.main` with one fault in it, for test_faults.
+"""Runs the command `jaxrl_reason.main` with one fault, for test_faults.
 
 Reads jobs from stdin, a JSON object a line: {workdir, n, what, args, log}. At
 the n-th time that Python opens, lists, renames, makes or removes something in
@@ -27,7 +27,7 @@ EVENTS = (
 
 
 class Fault:
-  """Counts what is asked of a folder; at the n-th time, something happens."""
+  """Counts the calls that a folder receives, and fails at the n-th one."""
 
   def __init__(self, workdir: str, n: int, what: str, of: str):
     self._workdir, self._n, self._what, self._of = workdir, n, what, of

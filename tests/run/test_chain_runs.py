@@ -84,7 +84,7 @@ def test_every_link_has_metrics(second, tmp_path):
 
 
 def own_words(tokens):
-  """What was said in each of three links, without what ends it."""
+  """Returns the text of each of three links, without its end."""
   of = zip(tokens['turn'], tokens['sampled'], tokens['text'])
   said = [''] * 3
   for turn, own, text in of:
@@ -93,8 +93,8 @@ def own_words(tokens):
 
 
 def test_a_critique_comes_between_two_tries(tmp_path):
-  """It has no reward; the second try has what it gains on the first, as the
-  words on disk say.
+  """It has no reward. The reward of the second try is its gain over the first,
+  by the rollouts on disk.
   """
   c = recipe('refine')
   c.rl.turns.links = {

@@ -1,4 +1,4 @@
-"""What compilers are asked: by chip, and not where it makes no sense."""
+"""Options of compilers depend on the chip and on the exchanges of a program."""
 
 import types
 
@@ -9,7 +9,7 @@ from jaxrl_reason.run.process import chips
 
 
 def asked(monkeypatch, kind, n=4, known=True):
-  """Options of a mesh of n devices, whose compiler knows them or not."""
+  """Returns the options for n devices of a compiler with or without support."""
   monkeypatch.setattr(chips, '_knows', lambda device, options: known)
   device = types.SimpleNamespace(device_kind=kind)
   mesh = types.SimpleNamespace(size=n, devices=np.array([device] * n))

@@ -1,4 +1,4 @@
-"""Runs of completions in chunks: told, on disk, resumed, on both paths."""
+"""Runs with completions in chunks: metrics, files, resuming, both paths."""
 
 import json
 
@@ -33,7 +33,7 @@ def recipe(**rl):
 
 
 def told(workdir, stage='rl'):
-  """Lines of metrics without timings."""
+  """Returns the lines of metrics without timings."""
   text = (workdir / 'metrics.jsonl').read_text()
   found = [json.loads(line) for line in text.split('\n') if line]
   return [
@@ -67,8 +67,9 @@ def test_chunks_have_metrics_and_are_evaluated(whole):
 
 
 def test_it_is_evaluated_in_its_chunks(whole, tmp_path):
-  """By the command, unless others are asked for; and never planned as if it
-  had none."""
+  """The command uses the run's chunks by default, and a plan without chunks is
+  refused.
+  """
   given = f'--model={whole}', '--suite=task:arithmetic?n=4', '--k=2'
 
   def settings(name, *more):
@@ -103,7 +104,7 @@ def test_killed_and_resumed_is_the_same(whole, tmp_path):
 
 @pytest.mark.slow
 def test_the_host_path_samples_the_same(whole, tmp_path):
-  """In parts, verified in Python: another program, the same traces."""
+  """In pieces, verified in Python: another program, the same samples."""
   train.run(
     recipe(path='host', steps_per_dispatch=1, steps=2), tmp_path / 'run'
   )
@@ -153,8 +154,8 @@ BESIDE = {
 @pytest.mark.slow
 @pytest.mark.parametrize('name', BESIDE)
 def test_other_parts_of_a_step_work_with_chunks(name, tmp_path):
-  """Weights stand still, so that all that is trained on, replayed groups too,
-  is what these would sample.
+  """Weights are constant, so that all trained rows, also replayed ones, are
+  samples of these weights.
   """
   changes, gap = BESIDE[name]
   c = recipe(steps=3, steps_per_dispatch=1)

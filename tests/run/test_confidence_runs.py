@@ -1,4 +1,4 @@
-"""Runs that reward the confidence that completions state."""
+"""Runs with rewards for the stated confidence."""
 
 import json
 

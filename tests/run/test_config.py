@@ -1,4 +1,6 @@
-"""Recipes build, every key is read, and nonsense is refused with its name."""
+"""Recipes are built, every key is read, and invalid values are refused by
+name.
+"""
 
 import ast
 import dataclasses
@@ -46,8 +48,8 @@ def leaves(config, prefix=''):
 
 
 def test_every_key_is_read():
-  """Each key is an attribute or a subscript somewhere in the package, or a
-  field of the model's Config or a setting of the losses.
+  """Each key is an attribute or a subscript in the package, a field of the
+  model's Config, or a setting of the losses.
   """
   read = set()
   for path in (ROOT / 'jaxrl_reason').rglob('*.py'):
@@ -88,7 +90,7 @@ def test_one_sample_is_enough_where_it_has_an_advantage(changes):
 
 
 def test_refused_single_samples_have_no_advantage():
-  """Every advantage that needs no more than rewards and groups."""
+  """Tests every advantage that needs only rewards and groups."""
   reward, group = jax.numpy.array([0.0, 1.0, 3.0]), jax.numpy.arange(3)
   config, refused = config_lib.default(), set()
   config.rl.samples = 1
@@ -254,7 +256,7 @@ def test_values_out_of_range_are_refused_with_key_value_and_range(key):
 
 
 def test_values_that_cannot_work_are_refused():
-  """Against bounds written down here, not read from the table."""
+  """The bounds are written here, not read from the table."""
   for key, value in {
     'rl.optimizer.lr': -1e-4, 'sft.steps': -1, 'rl.prompts': -8,
     'rl.epochs': 0, 'rl.top_p': 1.7, 'rl.workers': 0,

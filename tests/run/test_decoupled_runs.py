@@ -1,4 +1,4 @@
-"""Corrections of off-policy samples in whole runs, beside NumPy."""
+"""Corrections of off-policy samples in whole runs equal NumPy."""
 
 import jax
 import numpy as np
@@ -34,7 +34,7 @@ SOURCES = {
 
 @pytest.mark.parametrize('source', SOURCES)
 def test_weights_are_proximal_over_sampler(tmp_path, monkeypatch, source):
-  """The weights of old samples are not 1, and those of fresh ones are."""
+  """Weights of old samples differ from 1, those of new samples do not."""
   seen, weight = [], correction.correction_weight
 
   def recorded(old_logp, sampler_logp, mask, **settings):

@@ -1,7 +1,7 @@
-"""Emergency checkpoints of real processes, killed: the run goes on from its
-last steps, bit for bit, though a host has lost its disk; and where they are
-damaged, from the checkpoint of the workdir. Each process has a folder of its
-own that stands for its host's disk.
+"""Emergency checkpoints of killed processes: the run resumes from its last
+steps bit for bit, even if a host has lost its disk. If the copies are damaged,
+it resumes from the checkpoint of the workdir. Each process has its own folder
+as its host's disk.
 """
 
 import re
@@ -43,14 +43,16 @@ def cut(paths):
 
 
 def resumed(log) -> tuple[int, bool]:
-  """(step, whether of an emergency checkpoint) of the runs of one process."""
+  """Returns (step, whether of an emergency checkpoint) of one process's
+  runs.
+  """
   found = re.findall(r'Resuming at step (\d+)(, of an emergency)?', log)
   return [(int(step), bool(near)) for step, near in found]
 
 
 @pytest.fixture(scope='module')
 def pod(env, tmp_path_factory):  # noqa: F811
-  """One run of two processes that is killed, and all that goes on from it."""
+  """Runs two processes that are killed, and all runs that resume from them."""
   at = tmp_path_factory.mktemp('near')
   first, disks = at / 'killed', at / 'disks'
   killed = start_signalled(env, first, 2, 1, 'SIGKILL@12', keys(disks))
@@ -108,8 +110,8 @@ def test_remaining_processes_resume_by_the_same_command(pod):
 
 @pytest.mark.slow
 def test_a_slice_lost_of_two(env, tmp_path):  # noqa: F811
-  """Two processes stand for a slice: rows and copies of the weights over the
-  slices, the weights split within. A slice goes, with its hosts' disks.
+  """Two processes are two slices: rows and copies of the weights are split over
+  slices, the weights within a slice. One slice is lost with its disks.
   """
   disks, workdir = tmp_path / 'disks', tmp_path / 'run'
   changes = keys(disks, mesh=(-1, 2, 1))

@@ -1,4 +1,4 @@
-"""A run with `model.numerics='exact'` has no gap of sampler and trainer."""
+"""With `model.numerics='exact'`, sampler and trainer of a run have no gap."""
 
 import json
 

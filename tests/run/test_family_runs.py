@@ -1,4 +1,4 @@
-"""Families whose layers differ train from a folder, and give it back."""
+"""Families with different layers train from a folder and are exported."""
 
 import pytest
 import tiny_recipe

@@ -1,4 +1,4 @@
-"""Faults at random places of real runs: killed, terminated, a file system that
+"""Faults at random points of real runs: killed, terminated, a file system that
 fails at its n-th call, flipped bits, files cut or lost, full disks, two starts.
 
 Whatever happens, the run ends in the untouched run's metrics, bit for bit, or
@@ -37,7 +37,7 @@ MARKS = ('commit_success.txt', '_CHECKPOINT_METADATA')
 
 
 class Runs:
-  """Starts runs by a process that has imported everything once."""
+  """Starts runs from a process that has imported everything once."""
 
   def __init__(self, env, logs):
     self._log = logs / 'run.log'
@@ -62,7 +62,7 @@ class Runs:
     where='dispatch',
     of='',
   ):
-    """(exit code, output, calls of the file system) of one run."""
+    """Returns (exit code, output, calls of the file system) of one run."""
     log = self._log
     job = {'workdir': str(workdir), 'n': n, 'what': what, 'log': str(log)}
     job |= {'hang': hang, 'where': where, 'of': of}
@@ -92,7 +92,9 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def untouched(runs, tmp_path_factory):
-  """(metrics, calls of the file system, workdir) of a run with no fault."""
+  """Returns (metrics, calls of the file system, workdir) of a run without
+  faults.
+  """
   workdir = tmp_path_factory.mktemp('untouched') / 'run'
   code, log, calls = runs(workdir)
   assert code == 0, log[-3000:]
@@ -104,12 +106,14 @@ def untouched(runs, tmp_path_factory):
 
 @pytest.fixture
 def finished(untouched, tmp_path):
-  """A copy of the untouched run's workdir."""
+  """Returns a copy of the workdir without faults."""
   return shutil.copytree(untouched[2], tmp_path / 'finished')
 
 
 def check_said(code, log):
-  """A run that was not killed ends well, or with one line of what to do."""
+  """Checks that a run that was not killed succeeds, or ends with one line that
+  has a remedy.
+  """
   if code == -9:
     return
   assert code in (0, 1, signals.SAVED), log[-3000:]
@@ -150,7 +154,7 @@ def lose(rng, workdir):
 
 
 def tear_metrics(rng, workdir):
-  """The last line, as a power cut leaves it."""
+  """Cuts the last line, as after a power cut."""
   path = workdir / 'metrics.jsonl'
   if path.exists() and path.stat().st_size:
     last = len(path.read_bytes().splitlines(keepends=True)[-1])
@@ -163,7 +167,9 @@ ON_DISK = (flip, flip, cut, lose)
 
 
 def survive(runs, untouched, workdir, seed, n):
-  """n faults, one after the other; then the run must end as if untouched."""
+  """Applies n faults one after the other. The run must then finish as without
+  faults.
+  """
   want, calls, _ = untouched
   rng, kinds = random.Random(seed), []
   for _ in range(n):
@@ -191,7 +197,7 @@ def survive(runs, untouched, workdir, seed, n):
 
 @pytest.fixture
 def small_disk(tmp_path):
-  """A disk of its own, of 1 MB."""
+  """Returns a disk of 1 MB."""
   folder = tmp_path / 'disk'
   folder.mkdir()
   mount = ['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', str(folder)]
@@ -204,7 +210,7 @@ def small_disk(tmp_path):
 
 @pytest.mark.parametrize('room', [0, 20_000, 60_000, 150_000])
 def test_a_full_disk_ends_in_one_line(runs, untouched, small_disk, room):
-  """Wherever it is full: config, metrics, events or within a checkpoint."""
+  """For any full file: config, metrics, events or within a checkpoint."""
   filler, workdir = small_disk / 'filler', small_disk / 'run'
   workdir.mkdir()
   free = shutil.disk_usage(small_disk).free
@@ -224,8 +230,8 @@ def test_a_full_disk_ends_in_one_line(runs, untouched, small_disk, room):
 def test_a_checkpoint_without_its_folder_ends_at_once(
   runs, untouched, tmp_path, of, error
 ):
-  """No thread waits for the folder, nor does the process for the thread; and
-  of what was to be written in it nothing is said after the last line.
+  """No thread waits for the folder, the process does not wait for the thread,
+  and nothing is printed after the last line.
   """
   code, log, _ = runs(tmp_path / 'run', 1, error, of=of)
   check_said(code, log)

@@ -1,4 +1,4 @@
-"""The families of reasoning-gym as the data of a config."""
+"""Families of reasoning-gym as the data of a config."""
 
 import pytest
 

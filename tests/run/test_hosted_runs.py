@@ -1,5 +1,5 @@
-"""Runs whose environment is Python: as inside the program, under hostile tools,
-killed and resumed.
+"""Runs with environments in Python: equal to those inside the program, with
+hostile tools, killed and resumed.
 """
 
 import json
@@ -31,7 +31,7 @@ def hosted(**turns):
 
 
 def told(workdir):
-  """Lines of the rl stage without what the clock says."""
+  """Returns lines of the rl stage without timings."""
   clocks = ('perf/', 'pool/', 'tools/')
   return [
     {k: v for k, v in line.items() if not k.startswith(clocks)}
@@ -42,7 +42,7 @@ def told(workdir):
 
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
-  """The workdir of a run, its rollouts kept."""
+  """Returns the workdir of a run with its rollouts."""
   workdir = tmp_path_factory.mktemp('hosted') / 'whole'
   train.run(kept(), workdir)
   return workdir
@@ -55,7 +55,7 @@ def kept():
 
 
 def test_a_host_run_equals_the_fused_run(whole, tmp_path):
-  """Metrics, samples and evaluations of both are alike."""
+  """Metrics, samples and evaluations are equal."""
   train.run(recipe(steps_per_dispatch=1), tmp_path / 'fused')
   want, got = told(tmp_path / 'fused'), told(whole)
   assert len(want) == len(got) > 1
@@ -84,8 +84,9 @@ def hostile(**changes):
 
 
 def test_hostile_tools_lose_nothing(tmp_path, capfd):
-  """Every row comes to its end, all that happens is counted, in bounded time;
-  what was left running is ended, what was printed is in no log."""
+  """Every row finishes and all events are counted in bounded time. Leftover
+  processes are ended, and printed output is in no log.
+  """
   before = sleepers()
   train.run(hostile(), tmp_path / 'run')
   assert sum(map(len, capfd.readouterr())) < 2**20
@@ -102,7 +103,7 @@ def test_hostile_tools_lose_nothing(tmp_path, capfd):
 
 
 def sleepers():
-  """Processes of `sleep 1000` there are."""
+  """Counts the processes of `sleep 1000`."""
   out = subprocess.run(['pgrep', '-f', 'sleep 1000'], capture_output=True)
   return {int(x) for x in out.stdout.split()}
 
@@ -114,8 +115,8 @@ def calm():
 
 
 def rough():
-  """Tools that hang hang for good, and those that take a second, a gigabyte of
-  words, are far from their limit: no clock decides what the model reads.
+  """Defines tools that hang forever, or stay far below their limits, so that
+  results do not depend on timing.
   """
   c = hostile(steps=12)
   c.rl.turns.timeout_s, c.checkpoint.every = 8.0, 2
@@ -125,7 +126,7 @@ def rough():
 @pytest.mark.slow
 @pytest.mark.parametrize('made, after, n', [('calm', 12, 20), ('rough', 6, 6)])
 def test_a_killed_run_resumes_identically(made, after, n, env, tmp_path):
-  """Through the command line: killed between two saves, and uninterrupted."""
+  """By the command line: killed between two saves, and uninterrupted."""
   script = tmp_path / 'recipe.py'
   root = pathlib.Path(__file__).parents[1]
   script.write_text(
@@ -202,7 +203,7 @@ def test_incompatible_settings_are_refused(change, words):
 
 
 def test_several_processes_are_refused(monkeypatch):
-  """By name, before anything is made; inside the program they go."""
+  """By name, before anything is built. Inside the program they are allowed."""
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
   with pytest.raises(ValueError, match='one process of jax only, not 2'):
     config_checks.check(hosted(), 1)
@@ -222,7 +223,7 @@ def test_several_processes_are_refused(monkeypatch):
   ],
 )  # fmt: skip
 def test_an_environment_that_cannot_start_is_refused(tmp_path, turns, words):
-  """Before anything is compiled."""
+  """Before compilation."""
   tools = turns.pop('tools', {})
   c = hosted(**turns)
   c.rl.turns.tools.update(tools)

@@ -57,7 +57,9 @@ ELASTIC = FUSED | {'rl.prompts': 12, 'rl.minibatches': 1}
 
 @pytest.fixture(scope='module')
 def env(tmp_path_factory):
-  """A compilation cache shared by all runs; programs that compile fast."""
+  """Returns an environment with a shared compilation cache and fast
+  compilation.
+  """
   cache = tmp_path_factory.mktemp('cache')
   flags = os.environ['XLA_FLAGS'].replace('device_count=8', 'device_count=1')
   return os.environ | {'XDG_CACHE_HOME': str(cache), 'XLA_FLAGS': flags}
@@ -70,7 +72,9 @@ def free_address() -> str:
 
 
 def start(env, log, commands) -> list:
-  """A process per command; their output is files beside `log`."""
+  """Starts a process per command; their output is written to files beside
+  `log`.
+  """
   processes = []
   for i, args in enumerate(commands):
     command = [sys.executable, str(ROOT / 'tests' / 'pod_worker.py'), *args]
@@ -87,7 +91,7 @@ def log_file(log, i):
 
 
 def finish(processes, log, codes=(0,), within=400) -> list[str]:
-  """Waits for all; returns their output. None is left behind."""
+  """Waits for all processes and returns their output."""
   deadline = time.monotonic() + within
   try:
     for p in processes:
@@ -102,7 +106,9 @@ def finish(processes, log, codes=(0,), within=400) -> list[str]:
 
 
 def start_worker(env, log, n, runs):
-  """n processes that make all of `runs`: (workdir, keys of the config)."""
+  """Starts n processes that run all of `runs`: (workdir, keys of the
+  config).
+  """
   runs = [[str(workdir), keys] for workdir, keys in runs]
   address, commands = free_address(), []
   for i in range(n):
@@ -121,8 +127,8 @@ def start_signalled(
   recipe='tiny_recipe',
   heartbeat_s=HEARTBEAT_S,
 ):
-  """The command on n processes, of which number `who`, or each of several, gets
-  a signal.
+  """Starts the command on n processes. Process `who`, or each of several,
+  receives a signal.
   """
   address, commands = free_address(), []
   numbers = (who,) if isinstance(who, int) else who
@@ -144,8 +150,8 @@ def start_signalled(
 
 @pytest.fixture(scope='module')
 def pod(env, tmp_path_factory):
-  """Folders and logs of all runs: first what ends early, then what goes on from
-  there beside what was never interrupted.
+  """Returns folders and logs of all runs: first the interrupted ones, then the
+  resumed and the uninterrupted ones.
   """
   at = tmp_path_factory.mktemp('pod')
   fused, host = FUSED | SPLIT, HOST | DOUBLED
@@ -174,7 +180,7 @@ def pod(env, tmp_path_factory):
 
 
 def content(workdir):
-  """The rows of metrics.jsonl without what depends on the clock."""
+  """Returns the rows of metrics.jsonl without timings."""
   text = (workdir / 'metrics.jsonl').read_text()
   timing = ('perf/', 'pool/')
   return [
@@ -213,7 +219,7 @@ def test_only_process_0_writes_and_prints(pod):
 
 
 def ends_with(log: str, *words: str) -> None:
-  """The last line is an error, with these words and what to do."""
+  """Checks that the last line is an error with these words and a remedy."""
   last = log.strip().splitlines()[-1]
   assert last.startswith('error: '), log[-3000:]
   for word in (*words, 'Start the same command'):
@@ -257,7 +263,9 @@ def test_restart_on_one_process_and_another_mesh(pod):
 
 
 def test_four_processes_with_rewards_on_every_host(pod):
-  """A signal to one of them stops all at the same step, and two go on."""
+  """A signal to one of them stops all at the same step, and two processes
+  resume.
+  """
   assert pod.stopped_at == 6
   assert 'Stopped by a signal; what was trained is saved' in pod.four[0]
   assert 'Resuming at step 6' in pod.two[0]
@@ -268,7 +276,7 @@ def test_four_processes_with_rewards_on_every_host(pod):
 
 @pytest.mark.slow
 def test_killed_on_one_then_on_four_and_finished_on_three(env, tmp_path):
-  """A restart on more, and after a loss on fewer, at random steps."""
+  """Restarts on more processes, and after a loss on fewer, at random steps."""
   at, rng = tmp_path / 'elastic', random.Random(7)
   first, then = rng.choice((4, 6)), rng.choice((8, 10))
   one = start_signalled(env, at, 1, 0, f'SIGKILL@{first}', ELASTIC)
@@ -299,14 +307,14 @@ POINTS = (
 
 @pytest.fixture(scope='module')
 def listed(env, tmp_path_factory):
-  """That run without a kill."""
+  """Returns the same run without a kill."""
   at = tmp_path_factory.mktemp('listed') / 'whole'
   finish(start_signalled(env, at, 2, (), 'none@0', LISTED, 'stage_recipe'), at)
   return content(at)
 
 
 def goes_on_after_kills(env, at, points, rng, want):
-  """Kills one of two processes at each point; the numbers stay as they are."""
+  """Kills one of two processes at each point. The numbers do not change."""
   args = LISTED, 'stage_recipe'
   for point in points:
     who = rng.randrange(2)
@@ -320,7 +328,7 @@ def goes_on_after_kills(env, at, points, rng, want):
 def test_a_kill_after_the_weights_of_an_earlier_stage_costs_nothing(
   env, tmp_path, listed
 ):
-  """The last stage has read its weights, and made steps that are not saved."""
+  """The last stage has read its weights and made steps that are not saved."""
   points = ['10:dispatch']
   goes_on_after_kills(env, tmp_path / 'w', points, random.Random(0), listed)
 
@@ -328,7 +336,7 @@ def test_a_kill_after_the_weights_of_an_earlier_stage_costs_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize('seed', range(10))
 def test_kills_in_a_list_of_stages_cost_nothing(env, tmp_path, listed, seed):
-  """Four kills at random points, forty in all."""
+  """Four kills at random points (forty in the slow tests)."""
   rng = random.Random(seed)
   points = [POINTS[i] for i in sorted(rng.sample(range(len(POINTS)), 4))]
   goes_on_after_kills(env, tmp_path / 'w', points, rng, listed)
@@ -349,7 +357,7 @@ def lines(workdir, step):
 
 
 def test_a_signal_saves_in_every_phase_and_to_whole_groups(env, tmp_path, pod):
-  """Each start goes on where the last one stopped; nothing is lost."""
+  """Each start resumes where the last one stopped, without a loss."""
   at, keys, fresh = tmp_path / 'cut', FUSED | SPLIT, dict(env)
   steps = [0]
   for what, who in NOTICES:
@@ -375,8 +383,8 @@ def test_a_signal_saves_in_every_phase_and_to_whole_groups(env, tmp_path, pod):
 
 @pytest.mark.parametrize('who', [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_hanging_process_is_named_within_the_heartbeat(env, tmp_path, who):
-  """Stopped, not killed: its connections stay open. Number 0 has the
-  coordinator besides.
+  """It is stopped, not killed, so its connections stay open. Process 0 also has
+  the coordinator.
   """
   keys = FUSED | SPLIT
   processes = start_signalled(env, tmp_path / 'w', 2, who, 'SIGSTOP@4', keys)
@@ -418,7 +426,7 @@ def test_an_error_of_this_process_alone_is_not_blamed_on_another(
 
 @pytest.fixture
 def lost(monkeypatch):
-  """A second process that is not there; any thread may print the error."""
+  """Simulates a lost second process. Any thread may print the error."""
   monkeypatch.setattr('jax.process_count', lambda: 2)
   monkeypatch.setattr(hosts.peers, 'claimed', lambda: True)
 
@@ -427,7 +435,7 @@ GLOO = 'UNKNOWN: Gloo AllGather failed: [external/gloo/...] Read error'
 
 
 def test_a_failed_collective_is_explained_whatever_its_type(lost):
-  """A copy before a save raises it as ValueError; a library wraps it."""
+  """A copy before a save raises it as ValueError, and a library wraps it."""
   with pytest.raises(hosts.Lost, match='lost the others: UNKNOWN: Gloo'):
     with hosts.explained():
       raise ValueError(GLOO)
@@ -469,7 +477,7 @@ def test_processes_that_never_meet_are_reported(env, tmp_path):
 
 
 def test_two_processes_of_one_number_are_named(env, tmp_path):
-  """jax aborts those that have joined when another joins with their number."""
+  """jax aborts the joined processes when another joins with their number."""
   address, keys = free_address(), {'rl.steps': 2000}
   commands = [
     [
@@ -524,7 +532,7 @@ def test_wrong_flags_are_named(monkeypatch, flags, variables, words):
 
 @pytest.mark.parametrize('host', ['127.0.0.1', '::'])
 def test_a_taken_port_is_named(monkeypatch, host):
-  """With jax alone, process 0 ends with a segfault."""
+  """With jax alone, process 0 ends with a segmentation fault."""
 
   def never(*args, **kwargs):
     raise AssertionError('jax is asked to bind a port that is taken')

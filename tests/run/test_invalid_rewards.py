@@ -1,5 +1,5 @@
-"""Rewards that fail: the first failure is printed, and above a limit a run
-stops. Waiting for a verifier has its own name and its own share of the time.
+"""Failing rewards: the first failure is printed, and above a limit the run
+stops. The wait for a verifier has its own name and its own share of the time.
 """
 
 import json
@@ -29,7 +29,7 @@ def slow(completion, example):
 
 @pytest.fixture
 def made(tmp_path):
-  """Makes the recipe of a reward that raises on a share of completions."""
+  """Returns the recipe with a reward that raises on a share of completions."""
   (tmp_path / 'mine.py').write_text(REWARDS)
 
   def make(share: float, **changes):

@@ -1,4 +1,4 @@
-"""Launchers: shell that parses, a manifest that loads, arguments that come."""
+"""Launch scripts parse, the manifest loads, and arguments are passed on."""
 
 import configparser
 import os
@@ -19,7 +19,7 @@ SCRIPTS = sorted(LAUNCH.glob('*.sh')) + sorted(LAUNCH.glob('*.sbatch'))
 
 
 def check_recipe(flag: str) -> None:
-  """Raises if there is no such recipe, or it has no such variant."""
+  """Raises an error if there is no such recipe or variant."""
   path, _, argument = flag.partition(':')
   load_recipe(ROOT / path).get_config(argument)
 
@@ -68,9 +68,7 @@ def stub(folder: pathlib.Path, name: str, script: str):
 
 
 def test_arguments_reach_the_workers_of_a_slice(tmp_path):
-  """The command that gcloud would run there, run here with what it calls
-  replaced by stubs.
-  """
+  """Runs the command of gcloud with stubs for its programs."""
   remote = (
     'for a; do case $a in --command=*) bash -c "${a#--command=}";; esac; done'
   )

@@ -1,4 +1,4 @@
-"""A workdir has one run at a time; whoever has gone holds nobody up."""
+"""A workdir has one run at a time, and ended runs block no others."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Reading and writing metrics; accuracies by hand."""
+"""Reads and writes metrics; accuracies equal numbers by hand."""
 
 import itertools
 
@@ -87,7 +87,7 @@ def steps_in(workdir):
 
 
 def test_a_resumed_file_only_loses_its_end(tmp_path):
-  """The rest is not written again: a kill in the middle could lose it."""
+  """The rest is not written again, because a kill could lose it."""
   path = tmp_path / 'metrics.jsonl'
   write_steps(epath.Path(tmp_path), None, range(2, 20, 2))
   before, inode = path.read_bytes(), path.stat().st_ino

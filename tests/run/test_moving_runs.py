@@ -1,5 +1,5 @@
-"""Runs whose reference or learning rate moves: what moved is what the law says,
-read from metrics and checkpoints alone.
+"""Runs with a changing reference or learning rate satisfy the formulas, by
+metrics and checkpoints.
 """
 
 import subprocess
@@ -27,7 +27,7 @@ def moving(**flat):
 
 
 def at(workdir, step):
-  """The weights of a checkpoint, by path."""
+  """Returns the weights of a checkpoint by path."""
   return trees.flatten(other_run.read_params(epath.Path(f'{workdir}'), step))
 
 
@@ -92,15 +92,15 @@ def test_a_reference_is_a_running_mean_of_the_policy(averaged):
 
 
 def moved(workdir, step):
-  """How far the weights went in a step, at most: Lion's are signs, so that it
-  is the learning rate.
+  """Returns the largest change of a weight in a step. Lion's updates are signs,
+  so it is the learning rate.
   """
   one, two = at(workdir, step - 1), at(workdir, step)
   return max(np.abs(np.subtract(two[k], x)).max() for k, x in one.items())
 
 
 def test_a_stage_warms_up_stays_and_decays(tmp_path):
-  """And the decay alone, on the optimizer's means, is a stage of its own."""
+  """The decay alone, with the optimizer's means, is a separate stage."""
   lion = dict(name='lion', lr=1e-3, weight_decay=0.0, warmup_steps=2)
   c = moving(**{'stages': ('rl', 'pretrain', 'decay')})
   c.rl.steps = 1

@@ -1,5 +1,5 @@
-"""A notice that the machine will be taken away: saved after the dispatch under
-way, and the run that goes on is the untouched one, bit for bit.
+"""After a notice of preemption, the run saves at the end of the current
+dispatch, and the resumed run equals the uninterrupted one bit for bit.
 """
 
 import os
@@ -37,7 +37,7 @@ def config_of(changes):
 
 @pytest.fixture
 def told_at(monkeypatch):
-  """Steps at which the process gets SIGTERM, right before their dispatch."""
+  """Returns the steps before whose dispatch the process receives SIGTERM."""
   steps, dispatch = set(), loop.Loop.dispatch
 
   def told(self, state, more):

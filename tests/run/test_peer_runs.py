@@ -1,4 +1,4 @@
-"""Losses of other trainers in whole runs, beside NumPy."""
+"""Losses of other trainers in whole runs equal NumPy."""
 
 import json
 
@@ -33,7 +33,9 @@ def train_on_coins(tmp_path, **flat):
 
 
 def recorded(seen, f, pick):
-  """Calls f, and appends the arrays that pick(*args, result) names."""
+  """Calls f, and appends the arrays that pick(*args, result) returns by
+  name.
+  """
 
   def call(*args, **kwargs):
     out = f(*args, **kwargs)
@@ -102,7 +104,7 @@ def test_a_trust_region_of_distributions_stops_tokens(tmp_path):
 
 
 def test_links_of_a_chain_have_baselines_and_observations_are_learnt(tmp_path):
-  """SPIRAL's baselines, counted again from the rewards on disk; ECHO."""
+  """SPIRAL's baselines, recomputed from the rewards on disk, and ECHO."""
   c = test_chain_runs.recipe(algorithm='echo', role_decay=0.9)
   c.log_every = c.sft.steps_per_dispatch = c.rl.steps_per_dispatch = 1
   c.rl.loss.update(advantage='segments', segment_baseline='none')

@@ -1,4 +1,6 @@
-"""Runs that choose their problems: both paths, mixtures, devices, resuming."""
+"""Runs with controllers of problems: both paths, mixtures, devices,
+resuming.
+"""
 
 import json
 import os
@@ -27,7 +29,7 @@ CHAINS = {
 
 
 def chosen(path='fused', controller='priority', **flat):
-  """A tiny recipe whose rewards differ, by noise or by length."""
+  """Returns a tiny recipe whose rewards differ by noise or by length."""
   c = recipe(**{'rl.path': path, 'log_every': 1})
   c.data.controller.update(name=controller, window=24)
   c.rl.rewards = dict(answer=COIN if path == 'fused' else dict(reward=PARITY))
@@ -60,7 +62,7 @@ def test_statistics_count_the_problems_of_a_run(tmp_path, path):
 
 @pytest.mark.parametrize('path', ['fused', 'host'])
 def test_epochs_visit_every_problem_once(tmp_path, path):
-  """24 problems, 8 a step: each twice in six steps."""
+  """24 problems, 8 per step: each occurs twice in six steps."""
   c = chosen(path, 'uniform')
   stats = controlled(train.run(c, tmp_path))
   np.testing.assert_array_equal(stats.visits, 2)
@@ -74,7 +76,7 @@ def test_a_set_of_one_problem(tmp_path):
 
 
 def test_steps_in_one_dispatch_are_those_one_by_one(tmp_path):
-  """Each chooses by what the one before has told."""
+  """Each step uses the statistics of the previous one."""
   every = {'log_every': 6, 'eval.every': 6, 'checkpoint.every': 6}
   one = chosen(**every)
   k = chosen(**every, **{'rl.steps_per_dispatch': 6})
@@ -97,7 +99,7 @@ def mixture(path, **flat):
 
 @pytest.mark.parametrize('path', ['fused', 'host'])
 def test_a_mixture_of_tasks(tmp_path, path):
-  """Each row is judged by its source's own verifier, and sources come in their
+  """The verifier of its source scores each row, and sources have their
   ratios.
   """
   stats = controlled(train.run(mixture(path), tmp_path))
@@ -144,7 +146,7 @@ def env(tmp_path_factory):
 
 
 def content(workdir):
-  """The rows of metrics.jsonl without what depends on the clock."""
+  """Returns the rows of metrics.jsonl without timings."""
   found = [json.loads(x) for x in (workdir / 'metrics.jsonl').open()]
   timing = ('perf/', 'pool/')
   return [
@@ -156,7 +158,7 @@ def content(workdir):
   'path', ['fused', pytest.param('host', marks=pytest.mark.slow)]
 )
 def test_killed_and_resumed_chooses_the_same_problems(tmp_path, env, path):
-  """The statistics that choose are those of the checkpoint."""
+  """The checkpoint has the statistics of the controller."""
   env = env | {'XLA_FLAGS': ''}
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   command(whole, env, path=path)
@@ -247,8 +249,8 @@ def test_equal_difficulties_are_refused(tmp_path):
 
 @pytest.mark.parametrize('path', ['fused', 'host'])
 def test_a_pool_advances_to_its_next_window(tmp_path, path):
-  """Six steps of eight: two windows of 24, each once; and a run that was cut
-  at any step goes on with the window it was at.
+  """Six steps of eight: two windows of 24, each once. A run that is interrupted
+  at any step resumes with its window.
   """
   flat = {'data.controller.refresh': 3, 'checkpoint.every': 1, 'eval.every': 6}
   flat |= {'rollouts.every': 1, 'data.controller.name': 'uniform'}

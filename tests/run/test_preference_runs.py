@@ -18,7 +18,9 @@ pytestmark = pytest.mark.one_device
 
 @pytest.fixture(scope='module')
 def pairs(tmp_path_factory):
-  """Sums as problems; the chosen answer is 1 and the rejected one is 22."""
+  """Writes sums as problems; the chosen answer is 1 and the rejected one is
+  22.
+  """
   path = tmp_path_factory.mktemp('pairs') / 'pairs.jsonl'
   with path.open('w') as f:
     for i in range(24):
@@ -99,7 +101,7 @@ def test_a_run_without_rollouts_has_no_pairs(tmp_path):
 
 
 def by_hand(c, params, ref, batch):
-  """Returns the loss of pairs [P,blocks,T], one answer at a time, by numpy."""
+  """Computes the loss of pairs [P,blocks,T], one answer at a time, by numpy."""
 
   def logps(params, answer):
     tokens, valid = batch['tokens'][:, answer], batch['valid'][:, answer]
@@ -189,7 +191,7 @@ def test_pairs_that_are_too_long_are_dropped(tmp_path):
 
 
 def test_changed_pairs_are_refused(pairs, tmp_path):
-  """A run does not go on with other pairs, in a row or in the whole file."""
+  """A run does not resume with other pairs, in a row or in the whole file."""
   path, moved = tmp_path / 'pairs.jsonl', tmp_path / 'moved.jsonl'
   path.write_text(pairs.read_text())
   c = preferring(path, **{'preference.steps': 1})

@@ -1,4 +1,4 @@
-"""A run begins from a Hugging Face folder and gives one back."""
+"""A run starts from a Hugging Face folder and is exported to one."""
 
 import fnmatch
 import json
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.parity
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
-  """A random Qwen2 of transformers', a tokenizer and its template."""
+  """Returns a random Qwen2 of transformers, a tokenizer and its template."""
   path = tmp_path_factory.mktemp('qwen')
   hf_folders.byte_level(path)
   model = hf_models.make('qwen2', vocab_size=312)
@@ -57,7 +57,7 @@ def recipe(folder, **changes) -> config_lib.ml_collections.ConfigDict:
 
 @pytest.fixture(scope='module')
 def ran(folder, tmp_path_factory):
-  """(workdir, last state) of an sft and an rl step."""
+  """Returns (workdir, last state) of an sft and an rl step."""
   workdir = tmp_path_factory.mktemp('run')
   return workdir, train.run(recipe(folder), workdir)
 
@@ -68,7 +68,7 @@ def prepared(c, workdir) -> prepare.Prepared:
 
 
 def weights(made: prepare.Prepared, workdir):
-  """The first ones of a run."""
+  """Returns the initial weights of a run."""
   where = epath.Path(workdir)
   return states.init_params(made, where)
 
@@ -113,7 +113,7 @@ def generate_command(*arguments) -> bytes:
 
 
 def test_a_run_answers_as_the_folder_it_exports(ran, tmp_path):
-  """Asked in its chat template, from file to file and at the terminal."""
+  """With its chat template, from a file and at the terminal."""
   workdir, _ = ran
   conversion.convert(workdir, tmp_path / 'out')
   said = [('system', 'Count.'), ('user', 'pears')]
@@ -183,7 +183,9 @@ def test_adapters_are_trained_merged_and_saved_alone(folder, tmp_path):
 
 
 def test_a_quantized_base_is_kept_resumed_and_given_back(folder, tmp_path):
-  """int8 under adapters, through a folder, an RL step, a checkpoint, export."""
+  """int8 under adapters, in a folder, an RL step, a checkpoint and an
+  export.
+  """
   changes = {'stages': ('rl',), 'lora.rank': 2, 'frozen_dtype': 'int8'}
   c = recipe(folder, **changes)
   # Some group has both rewards, so that the adapters do learn.
@@ -211,7 +213,7 @@ def test_a_quantized_base_is_kept_resumed_and_given_back(folder, tmp_path):
 
 
 def test_a_workdir_keeps_its_model(folder, ran, tmp_path):
-  """Resuming needs the folder no longer, and refuses another one."""
+  """A resumed run does not need the folder, and refuses another one."""
   workdir, _ = ran
   assert prepared(recipe(folder), workdir).shape.vocab == 312
   kept = {p.name for p in (workdir / 'hf').iterdir()}
@@ -233,7 +235,7 @@ def test_a_workdir_keeps_its_model(folder, ran, tmp_path):
 def test_a_folder_that_is_mended_is_read_anew(
   folder, tmp_path, file, content, said
 ):
-  """The error names the file that cannot be read, and none of it is kept."""
+  """The error names the unreadable file, and nothing of the folder is kept."""
   broken = tmp_path / 'broken'
   shutil.copytree(folder, broken)
   (broken / file).unlink()
@@ -257,7 +259,7 @@ def test_a_tokenizer_that_is_too_large_is_refused(folder, tmp_path):
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-  """An empty cache of the Hub, without a network."""
+  """Returns an empty cache of the Hub, without a network."""
   constants = pytest.importorskip('huggingface_hub').constants
   monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
   monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
@@ -278,7 +280,7 @@ def test_an_offline_error_names_the_model_and_the_cache(hub):
 
 
 def test_a_revision_is_pinned(hub, tmp_path):
-  """A run goes on with the commit it began with, when the branch has moved."""
+  """A run resumes with its first commit after the branch has moved."""
   repo = hub / 'models--owner--model'
   for commit in ('a' * 40, 'b' * 40):
     (repo / 'snapshots' / commit).mkdir(parents=True)
@@ -297,7 +299,7 @@ def test_a_revision_is_pinned(hub, tmp_path):
 
 
 class Hub:
-  """Stands for `huggingface_hub`: branches of one model, a cache, a network.
+  """Replaces `huggingface_hub`: branches of one model, a cache, a network.
 
   Attributes:
     asked: (model, revision) of every call; sent: names of files downloaded;
@@ -344,7 +346,9 @@ class Hub:
 
 @pytest.fixture
 def stand_in(folder, tmp_path, monkeypatch):
-  """A Hub whose branch v1 is the folder, with a pickle beside its weights."""
+  """Returns a Hub whose branch v1 is the folder, with a pickle beside its
+  weights.
+  """
   published = tmp_path / 'published'
   shutil.copytree(folder, published)
   (published / 'pytorch_model.bin').write_bytes(b'never fetched')
@@ -380,8 +384,8 @@ def test_memory_is_checked_before_a_download(stand_in, tmp_path, capsys):
 
 
 def test_a_stretched_rotary_table_is_that_of_all_who_read_it(folder, tmp_path):
-  """Sampler and trainer have one shape; the checkpoint says it, an export does,
-  and a resumed run keeps it.
+  """Sampler and trainer have one shape, which checkpoint and export contain and
+  a resumed run keeps.
   """
   c, workdir = recipe(folder, **{'model.rope_scale': 4.0}), tmp_path / 'run'
   (table,) = prepared(c, workdir).shape.ropes

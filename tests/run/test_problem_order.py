@@ -1,5 +1,5 @@
-"""Which problems a step generates for: no order aligns with a source, and no
-reader of the first problems sees a part of them only.
+"""The order of a step's problems aligns with no source, and the first problems
+are a sample of all.
 """
 
 import numpy as np
@@ -14,8 +14,8 @@ from jaxrl_reason.run.rl import problem_pool, sources
 
 @pytest.mark.parametrize('spares', [1, 2, 3])
 def test_every_round_of_a_mixture_has_the_shares_of_its_sources(spares):
-  """In epochs, sources take turns: a round of every second place would be of
-  one source alone.
+  """In epochs, sources alternate: a round of every second problem would contain
+  one source.
   """
   m, n = 64, 32
   source = np.repeat([0, 1], m // 2).astype(np.int32)
@@ -28,7 +28,7 @@ def test_every_round_of_a_mixture_has_the_shares_of_its_sources(spares):
 
 
 class Numbers:
-  """Problems 0, 1, 2, ... of two sources in turns."""
+  """Problems 0, 1, 2, ... of two alternating sources."""
 
   def __len__(self):
     return 10**6

@@ -1,4 +1,4 @@
-"""The log of compiled programs says what jax itself says of each, once."""
+"""The log of compiled programs equals jax's own report, once per program."""
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ def product(x):
 
 
 def named(name):
-  """`product` under a name of its own, which is its program's."""
+  """Returns `product` with a name of its own, which is the program's name."""
 
   def f(x):
     return product(x)

@@ -1,4 +1,4 @@
-"""What recipes may ask for, shown by whole runs of the tiny recipe."""
+"""Features of recipes in whole runs of the tiny recipe."""
 
 import importlib.util
 import json

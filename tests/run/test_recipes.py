@@ -1,4 +1,4 @@
-"""The smoke version of every recipe, run from its start to its end.
+"""Runs the smoke version of every recipe from start to end.
 
 Recipes of published models start from random weights of the same family.
 Sizes and steps differ from the recipe itself, everything else is the same.
@@ -32,7 +32,7 @@ IDS = [f'{path.stem}:{argument}' for path, argument in ARGUMENTS]
 
 @pytest.fixture
 def compiled():
-  """Yields a counter of the programs compiled, or read from the cache."""
+  """Yields a counter of the programs compiled or read from the cache."""
   counts = collections.Counter()
 
   def note(event, seconds, **facts):
@@ -75,7 +75,7 @@ def test_a_recipe_runs_its_smoke_version(path, argument, tmp_path, compiled):
 
 
 def check_updated(params, c) -> None:
-  """Checks that each weight was updated, or with adapters only those."""
+  """Checks that each weight was updated, or only the adapters."""
   folder, _ = pretrained.resolve(c.model_dir)
   config = families.from_hf(hf.read_config(folder))
   before = trees.flatten(hf.load(folder, config))

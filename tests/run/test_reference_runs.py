@@ -1,4 +1,4 @@
-"""Runs whose reward is the likelihood of the reference answer."""
+"""Runs with the likelihood of the reference answer as reward."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Refill and replay by whole runs: both paths, killed runs, bad values."""
+"""Refill and replay in whole runs: both paths, killed runs, invalid values."""
 
 import json
 import signal
@@ -47,7 +47,7 @@ def metrics(workdir):
 
 
 def test_both_paths_refill_and_replay_alike(tmp_path):
-  """The same groups from rewards in Python and in the graph: the task's own."""
+  """Python and compiled rewards of the task select the same groups."""
   for path in ('fused', 'host'):
     c = recipe(**REFILL, **REMEMBER)
     c.rl.path, c.rl.parts, c.rl.prompts = path, 2, 16
@@ -62,8 +62,8 @@ def test_both_paths_refill_and_replay_alike(tmp_path):
 
 
 def test_without_dead_groups_a_run_is_the_run_without_refill(tmp_path):
-  """The same problems, samples and updates, step by step: a reward that no two
-  samples share.
+  """Problems, samples and updates are equal in each step, with a reward that no
+  two samples share.
   """
   changes = {'rl.rewards': dict(answer=dict(reward='mean_logp'))}
   for name, n in (('off', 0), ('on', 2)):
@@ -77,7 +77,7 @@ def test_without_dead_groups_a_run_is_the_run_without_refill(tmp_path):
 
 
 def test_statistics_include_all_generated_completions(tmp_path):
-  """Not of what is learnt from, which is half right by choice."""
+  """Not only of trained rows, half of which are correct by selection."""
   coin = dict(answer=dict(reward='random', kwargs=dict(p=0.1)))
   changes = REFILL | {'rl.steps': 30, 'rl.samples': 4, 'log_every': 30}
   changes |= {'eval.every': 30, 'checkpoint.every': 30}
@@ -118,8 +118,8 @@ def test_hard_problems_are_asked_more_often(tmp_path):
 
 @pytest.mark.parametrize('when', ['always', 'failed'])
 def test_hints_by_whole_runs(tmp_path, when):
-  """With nearly the whole solution given an untrained model is right now and
-  then by luck alone; the share follows the step.
+  """With nearly the whole solution as hint, an untrained model is sometimes
+  correct by chance. The share follows the step.
   """
   more = {'rl.hints.room': 6, 'rl.old_logp': 'sampler', 'rl.steps': 3}
   c = recipe(**more, **{'rl.samples': 4})
@@ -290,8 +290,8 @@ def test_both_paths_give_the_same_hints(tmp_path, when):
 
 @pytest.mark.parametrize('path', ['fused', 'host'])
 def test_hints_are_trained_on_if_set(tmp_path, path):
-  """A reward that is the same for all has no gradient but of what is forced:
-  its likelihood rises, and nothing does without it.
+  """A constant reward has a gradient only for forced tokens, whose likelihood
+  rises.
   """
   end = {}
   for learn in (False, True):
@@ -322,8 +322,8 @@ def test_hints_are_trained_on_if_set(tmp_path, path):
 
 
 def test_demonstrations_if_no_sample_was_correct(tmp_path):
-  """An untrained model fails nearly everywhere, and learns solutions there; a
-  problem whose samples are right is left alone.
+  """An untrained model fails on nearly all problems and trains on solutions
+  there. A solved problem has no demonstration.
   """
   c = recipe(**{'rl.demos': 1, 'rl.demos_when': 'failed', 'rl.samples': 4})
   c.rl.loss.offpolicy = 'sft'

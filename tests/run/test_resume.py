@@ -1,4 +1,4 @@
-"""Real processes, killed: the resumed run is the uninterrupted one, bit by bit.
+"""Killed processes: the resumed run equals the uninterrupted one bit by bit.
 
 Lines of metrics.jsonl are compared as text, timings left out.
 """
@@ -44,7 +44,7 @@ def command(workdir, *flags, recipe=TINY):
 
 @pytest.fixture(scope='module')
 def env(tmp_path_factory):
-  """One device, and a compilation cache shared by all runs."""
+  """Returns an environment with one device and a shared compilation cache."""
   cache = tmp_path_factory.mktemp('cache')
   flags = os.environ['XLA_FLAGS'].replace('device_count=8', 'device_count=1')
   return os.environ | {'XDG_CACHE_HOME': str(cache), 'XLA_FLAGS': flags}
@@ -72,7 +72,7 @@ def lines(workdir):
 
 
 def content(workdir):
-  """The rows without what depends on the clock."""
+  """Returns the rows without timings."""
   rows = [json.loads(line) for line in lines(workdir)]
   timing = ('perf/', 'pool/')
   return [
@@ -81,12 +81,12 @@ def content(workdir):
 
 
 def rollouts(workdir):
-  """The files of rollouts, byte for byte."""
+  """Returns the files of rollouts as bytes."""
   return {p.name: p.read_bytes() for p in (workdir / 'rollouts').iterdir()}
 
 
 def kill_when(process, condition, sig=signal.SIGKILL):
-  """Sends the signal as soon as the condition holds; returns the exit code."""
+  """Sends the signal when the condition holds; returns the exit code."""
   deadline = time.monotonic() + 240
   while not condition():
     assert process.poll() is None, process.stderr.read().decode()[-3000:]
@@ -107,8 +107,8 @@ def reached(workdir, stage, step):
 
 
 def saved(workdir, step):
-  """A checkpoint of the step or of a later one is finished; a line of metrics
-  does not tell it, for what is saved is written while steps go on.
+  """Returns whether a checkpoint of the step or a later one is complete.
+  Metrics do not show this, because saves overlap with steps.
   """
 
   def check():
@@ -166,7 +166,7 @@ def test_a_run_killed_anywhere_resumes_bit_for_bit(
 
 
 def test_killed_during_a_save(uninterrupted, env, tmp_path):
-  """At the moment a second checkpoint is half written."""
+  """When a second checkpoint is partly written."""
   folder = tmp_path / 'checkpoints'
 
   def saving():

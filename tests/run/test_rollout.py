@@ -1,4 +1,4 @@
-"""The host path: the fused step's update on the fused step's samples."""
+"""The host path makes the fused step's update on the fused step's samples."""
 
 import concurrent.futures
 import functools
@@ -27,7 +27,7 @@ EXAMPLES = [SOURCE[i] for i in range(L.B)]
 
 
 class Pool:
-  """Verifies in this thread, and remembers what it was asked."""
+  """Verifies in this thread, and records its cases."""
 
   def __init__(self, judge):
     self.judge, self.sizes = judge, []
@@ -45,12 +45,12 @@ def verdict(text, example):
 
 
 def same_again():
-  """The same problems at every step."""
+  """Returns the same problems at every step."""
   return itertools.repeat(asked(L.prompts(), EXAMPLES))
 
 
 def asked(prompts, examples):
-  """Problems of a step, by the ids of their prompts."""
+  """Returns the problems of a step by the ids of their prompts."""
   known = dict(zip(np.asarray(prompts.prompt_id).tolist(), examples))
   return host.Asked(prompts, known.__getitem__)
 
@@ -58,7 +58,9 @@ def asked(prompts, examples):
 def host_step(
   learner, judge=verdict, parts=2, gen=L.GEN, questions=None, ahead=False
 ):
-  """(HostStep, its pool); questions: of its steps, `same_again` if None."""
+  """Returns (HostStep, its pool); questions: of its steps, default
+  `same_again`.
+  """
   pool, generate = Pool(judge), jax.jit(programs.rl_rollout, static_argnums=0)
   source = host.HostSource(
     generate=functools.partial(generate, gen),
@@ -102,7 +104,7 @@ def test_host_and_fused_give_the_same_update(parts):
 
 
 def test_the_samplers_log_probs_serve_as_old_ones():
-  """Two passes over a batch: the same update, without the pass before."""
+  """Two passes over a batch: the same update, without the scoring pass."""
   results = {}
   for old_logp in ('trainer', 'sampler'):
     learner = L.learner(epochs=2, minibatches=2, old_logp=old_logp)
@@ -121,7 +123,7 @@ def test_the_samplers_log_probs_serve_as_old_ones():
 
 
 def judged(out, examples):
-  """Verdicts of a rollout's rows."""
+  """Returns verdicts of a rollout's rows."""
   assert np.array_equal(out.sampled.sum(1), out.length)
   rows = zip(np.asarray(out.tokens), np.asarray(out.length))
   texts = [L.TOKENIZER.decode(row[:n].tolist()) for row, n in rows]
@@ -129,7 +131,7 @@ def judged(out, examples):
 
 
 def test_a_step_ahead_is_the_same_step_of_earlier_parameters():
-  """Samples are those of the version before, weighed against that version."""
+  """Samples and ratios are those of the previous parameters."""
   learner = L.learner(old_logp='sampler')
   prompts = [L.prompts(i * L.B) for i in range(3)]
   examples = [
@@ -193,7 +195,7 @@ def failing_on(*bad):
 
 
 def test_one_bad_problem_does_not_stop_a_run():
-  """Nor does one that is a part of its own, or all that a host has."""
+  """Also if it is a piece of its own, or all problems of a host."""
   state = jax.tree.map(jnp.copy, L.state(L.learner()))
   step, _ = host_step(L.learner(), failing_on(EXAMPLES[0]['prompt']), parts=L.B)
   state, _, _, (answered,) = step(state)
@@ -227,7 +229,7 @@ def test_one_bad_problem_is_skipped_and_two_blame_the_reward():
 
 
 def test_the_toy_problem_is_learnt():
-  """Reward for a first token of 5: from one in 24 to nearly always."""
+  """The reward for a first token of 5 rises from 1/24 to nearly 1."""
   learner = L.learner({'name': 'dapo'}, lr=1.0, part_names=('first',))
 
   def reward_fn(out, answers, control):

@@ -1,4 +1,4 @@
-"""Rollouts on disk are those that metrics of the same step are of."""
+"""Rollouts on disk belong to the step of the metrics."""
 
 import numpy as np
 import object_store
@@ -16,7 +16,9 @@ ROWS, WARM = 32, 60  # of a batch; supervised steps: some answers are right
 
 
 def recipe(**changes):
-  """One update a batch, every step told, on a mesh of eight devices."""
+  """Returns a recipe with one update per batch, every step logged, on eight
+  devices.
+  """
   c = tiny_recipe.get_config()
   c.stages, c.mesh = ('sft', 'rl'), (4, 1, 2)
   c.sft.update(steps=WARM, steps_per_dispatch=1)
@@ -31,14 +33,16 @@ def recipe(**changes):
 
 
 def read(workdir):
-  """{step: records} of what a run has kept."""
+  """Returns {step: records} of a run."""
   found = sorted((epath.Path(workdir) / 'rollouts').glob('*.jsonl'))
   return {int(p.stem): [row for _, row in records.read(p)] for p in found}
 
 
 @pytest.fixture(scope='module', params=['fused', 'host'])
 def kept(request, tmp_path_factory):
-  """(records by step, rows of metrics) of three steps, all rows kept."""
+  """Returns (records by step, rows of metrics) of three steps, with all
+  rows.
+  """
   workdir = tmp_path_factory.mktemp(request.param)
   train.run(recipe(path=request.param), workdir)
   rows = [r for r in metrics_file.read(workdir) if 'train/loss' in r]
@@ -118,7 +122,7 @@ def test_a_second_opinion_that_says_the_opposite_is_a_part(tmp_path):
 
 
 def test_samples_that_are_alike_raise_alarms_once(tmp_path, capfd):
-  """Also if the run is resumed, which reads its earlier lines."""
+  """Also if the run is resumed and reads its earlier lines."""
   c = recipe(steps=4, temperature=0.01)
   c.stages, c.checkpoint.every = ('rl',), 1
   train.run(c, tmp_path)
@@ -197,7 +201,7 @@ def test_every_0_keeps_nothing_and_leaves_the_metrics_as_they_are(
 
 
 def _without_clock(row):
-  """Numbers of a row of metrics that two runs share."""
+  """Returns the numbers of a metrics row that two runs share."""
   clock = ('perf/', 'pool/', 'stage')
   return {k: v for k, v in row.items() if not k.startswith(clock)}
 

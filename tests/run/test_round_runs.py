@@ -1,4 +1,4 @@
-"""Whole runs in which kinds of rounds nest, on both paths."""
+"""Nested kinds of rounds in whole runs, on both paths."""
 
 import json
 import pathlib
@@ -33,8 +33,8 @@ REPORTED = {
 @pytest.mark.parametrize('path', ['fused', 'host'])
 @pytest.mark.parametrize('name', KINDS)
 def test_kinds_of_rounds_nest(tmp_path, name, path):
-  """Every kind reports, and on the host every row of the step has its verdict
-  in `rollouts/`, whichever round it is of.
+  """Every kind has metrics. On the host every row of a step has its verdict in
+  `rollouts/`, in all rounds.
   """
   c = shared_recipe.get_config()
   c.rl.update(steps=2, prompts=8, epochs=1, minibatches=1, parts=1)

@@ -442,7 +442,7 @@ def test_impossible_values_are_refused(changes, words):
 
 
 def test_every_rule_has_an_example_that_triggers_it(monkeypatch):
-  """A rule is a row of a table, by its number; none is known in advance."""
+  """A rule is a row of a table, identified by its number."""
   seen, triggered = set(), {}
 
   def refuse(table, *sections):

@@ -1,5 +1,5 @@
-"""Terms of rewards that go by the run, by whole runs: what they remember is
-counted again here, from the rollouts on disk and the metrics.
+"""Reward terms that depend on earlier steps, in whole runs. Their memory is
+recomputed from rollouts and metrics.
 """
 
 import json
@@ -48,7 +48,7 @@ def shaped(path, **flat):
 
 @pytest.fixture(scope='module')
 def both(tmp_path_factory):
-  """Folder and last state of a run on each path."""
+  """Returns folder and last state of a run on each path."""
   out = {}
   for path in ('fused', 'host'):
     where = tmp_path_factory.mktemp(path)
@@ -61,7 +61,9 @@ def terms(row):
 
 
 def test_both_paths_shape_alike(both):
-  """The controls too: the same coins fall in Python and in the graph."""
+  """Also control rewards: random numbers are equal in Python and in the
+  graph.
+  """
   fused, host = (rows(both[path][0]) for path in ('fused', 'host'))
   assert len(fused) == 6 and len(terms(fused[0])) == 11
   for a, b in zip(fused, host):
@@ -80,7 +82,9 @@ def test_both_paths_shape_alike(both):
 
 
 def test_every_coin_is_its_own(both):
-  """With p = 1/2 over 6 x 32 rows: not one per problem, nor one per step."""
+  """With p = 1/2 over 6 x 32 rows: one coin per row, not per problem or
+  step.
+  """
   seen = rows(both['host'][0])
   shares = [r['train/reward/answer'] for r in seen]
   assert abs(np.mean(shares) - 0.5) < 4 * np.sqrt(0.25 / (6 * 32))
@@ -88,7 +92,7 @@ def test_every_coin_is_its_own(both):
 
 
 def test_the_price_moves_by_its_law(both):
-  """lambda + rate (mean length / room - goal), kept within 0 and most."""
+  """lambda + rate (mean length / max. length - goal), clipped to 0 and most."""
   for path in both:
     seen, price = rows(both[path][0]), np.float32(TERMS['price'])
     for row in seen:
@@ -101,7 +105,7 @@ def test_the_price_moves_by_its_law(both):
 
 
 def told(where):
-  """Records of the rollouts on disk, by step."""
+  """Returns the records of rollouts on disk by step."""
   out = {}
   for path in sorted((where / 'rollouts').glob('*.jsonl')):
     out[int(path.stem)] = [json.loads(x) for x in path.open()]
@@ -109,7 +113,7 @@ def told(where):
 
 
 def test_answers_are_counted_by_problem(both):
-  """As many as the rollouts on disk have, of all problems of a step."""
+  """Counts equal the rollouts on disk, for all problems of a step."""
   where, state = both['fused']
   given = np.asarray(state.control['shaping']['given'])
   assert given.shape == (16, 32)

@@ -1,4 +1,4 @@
-"""Signals and lost readers: what one process does, without a run."""
+"""Signals and lost readers of output in one process, without a run."""
 
 import contextlib
 import os
@@ -149,7 +149,7 @@ def _state(pid: int) -> str:
 
 @pytest.mark.parametrize('name', ['main', 'model_commands', 'study'])
 def test_each_long_command_goes_on_without_a_reader(monkeypatch, name):
-  """A run, an evaluation and a study outlive the terminal they began in."""
+  """A run, an evaluation and a study continue after their terminal closes."""
   entered = []
 
   @contextlib.contextmanager

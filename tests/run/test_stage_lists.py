@@ -1,6 +1,4 @@
-"""Runs whose stages have settings of their own: names, weights, what goes on,
-what moves, and killing them.
-"""
+"""Runs of named stages: names, weights, kept state, changed settings, kills."""
 
 import json
 import signal
@@ -213,7 +211,7 @@ TURNS = (
 
 
 def test_turns_of_exploring_and_learning_again_from_one_policy(env, tmp_path):
-  """RLoop (2511.04285), every stage of it from the command line."""
+  """RLoop (2511.04285), with all stages by the command line."""
   run(env, tmp_path, *TURNS)
   names = dict.fromkeys(
     json.loads(x)['stage'] for x in (tmp_path / 'metrics.jsonl').open()
@@ -244,8 +242,8 @@ def test_a_turn_trains_on_solutions_of_the_last_turn():
 
 
 def test_correct_samples_are_trained_on(tmp_path):
-  """Rejection sampling fine-tuning: a coin verifies, so that every completion
-  that ended is right half of the time.
+  """Rejection sampling fine-tuning: a random verifier accepts every finished
+  completion with probability 1/2.
   """
   c = recipe(**{'stages': ('explore', 'rft', 'shown'), 'rl.samples': 4})
   c.data.controller.update(name='uniform', window=16)

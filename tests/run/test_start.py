@@ -1,4 +1,4 @@
-"""What a start compares, refuses by name, or repairs."""
+"""A start compares run, code and data, and refuses or repairs differences."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def test_every_difference_counts_and_three_are_shown():
 
 
 class Source(list):
-  """Examples of a split."""
+  """Returns examples of a split."""
 
 
 class Tokenizer:
@@ -116,8 +116,8 @@ def values(config) -> dict:
 
 
 def test_the_code_that_a_recipe_names_is_compared(tmp_path, caplog):
-  """Two hosts with different rewards would train together; an edited file
-  would change a resumed run without a word.
+  """Hosts with different rewards would train together, and an edited file would
+  change a resumed run unnoticed.
   """
   rewards, config = tmp_path / 'rewards.py', tiny_recipe.get_config()
   rewards.write_text('def score(completion, example): return 1.0')
@@ -191,7 +191,7 @@ def test_code_of_modules_is_found_and_other_texts_are_none(tmp_path):
 def test_a_platform_without_devices_is_named(
   monkeypatch, tmp_path, flags, platform, capsys
 ):
-  """jax raises an error of its own for each: none is there, no plugin is."""
+  """jax raises different errors for a missing device and a missing plugin."""
   monkeypatch.setenv('JAX_PLATFORMS', platform)
   error = RuntimeError(f"Unable to initialize backend '{platform}': no library")
   missing = AssertionError() if platform == 'cuda' else error

@@ -1,5 +1,5 @@
-"""Studies: one program of many runs equals each alone, goes on after a kill,
-and tells what differs.
+"""Studies: one program of many runs equals each run alone, resumes after a
+kill, and prints differences.
 """
 
 import json
@@ -80,14 +80,16 @@ def quiet(text):
 
 @pytest.fixture(scope='module')
 def done(tmp_path_factory):
-  """A study in one program, of which one run diverges, and its folder."""
+  """Returns a study in one program, in which one run diverges, and its
+  folder.
+  """
   out = tmp_path_factory.mktemp('study')
   table = session.run(study(), out, quiet)
   return out, table
 
 
 def test_settings_that_share_a_program():
-  """Traced numbers share one; what changes shapes or parts does not."""
+  """Traced numbers share a program; changes of shapes or parts do not."""
   more = SETTINGS | {
     'lora': {'lora.rank': 2},
     'no_kl': {'rl.loss.kl_coef': 0.0},
@@ -105,7 +107,7 @@ def test_settings_that_share_a_program():
 
 
 def test_one_program_equals_a_run_alone(done, tmp_path):
-  """Every traced number is that of its run, and so are weights and metrics."""
+  """Every traced number, the weights and the metrics equal those of the run."""
   out, _ = done
   assert len(list((out / 'groups').iterdir())) == 1
   cells = {c.name: c for c in grid.cells(study(), str(out / 'warm'))}
@@ -153,8 +155,8 @@ def test_finished_cells_are_left_alone(done):
 
 
 def test_only_missing_cells_are_run(tmp_path, monkeypatch):
-  """Settings that come later join no run that is over; a program that was
-  under way goes on whole.
+  """New settings do not join finished runs. An unfinished program is resumed as
+  a whole.
   """
   ran = []
 
@@ -189,7 +191,7 @@ def test_only_missing_cells_are_run(tmp_path, monkeypatch):
 
 
 def command(out, *more):
-  """On one device, as the recipe has fewer prompts than there are others."""
+  """Runs on one device, since the recipe has fewer prompts than devices."""
   flags = os.environ['XLA_FLAGS'].replace('device_count=8', 'device_count=1')
   given = {'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}', 'XLA_FLAGS': flags}
   return subprocess.Popen(
@@ -215,7 +217,7 @@ def get_study():
 
 @pytest.mark.slow
 def test_a_study_killed_inside_a_program_resumes(tmp_path):
-  """The same numbers as without the kill, through the command line."""
+  """The numbers equal those without the kill, by the command line."""
   path = tmp_path / 'study.py'
   path.write_text(FILE)
   whole, parts = tmp_path / 'whole', tmp_path / 'parts'
@@ -234,7 +236,7 @@ def test_a_study_killed_inside_a_program_resumes(tmp_path):
 
 
 def test_a_signal_in_an_evaluation_ends_it(done, tmp_path, monkeypatch):
-  """The remaining evaluations are those of the next start."""
+  """The next start runs the remaining evaluations."""
   out, table = done
   shutil.copytree(out / 'warm', tmp_path / 'warm')
   evaluate, found = Evaluator.__call__, []
@@ -308,7 +310,9 @@ def test_invalid_studies_are_refused():
 
 
 def test_warm_starts_are_shared_by_seed_and_settings():
-  """A change of the last stage shares the warm start; others have their own."""
+  """A change of the last stage shares the warm start; other changes have their
+  own.
+  """
   settings = {
     'rl': {},
     'hot': {'rl.temperature': 1.3},
@@ -330,7 +334,7 @@ def test_warm_starts_are_shared_by_seed_and_settings():
 
 
 def test_stages_are_compared(tmp_path):
-  """sft against rl, from a warm start of its own for every seed, by run."""
+  """sft against rl, from a warm start for every seed."""
   c = recipe()
   c.update(stages=('pretrain', 'rl'))
   c.pretrain.steps = c.sft.steps = c.rl.steps = 2
@@ -361,7 +365,7 @@ def test_stages_are_compared(tmp_path):
 def test_a_number_is_tuned_on_seeds_that_are_not_evaluated(
   tmp_path, monkeypatch
 ):
-  """Every setting gets its own best value; the study then uses it."""
+  """Every setting has its own best value, which the study then uses."""
   key, seen = 'rl.optimizer.lr', []
   settings = {'one': {}, 'two': {key: 3e-3}}
   tuning = Tuning(key, (0.5, 1, 4), 'm', seeds=2)
@@ -392,7 +396,7 @@ def test_a_number_is_tuned_on_seeds_that_are_not_evaluated(
 
 
 def test_fits_recover_their_laws():
-  """Of points made by a law, its numbers; of noise, errors that cover them."""
+  """Points of a law give its numbers; noise gives errors that cover them."""
   x = np.arange(1, 50)
   found = fits.power(x, 1 - 0.7 * x**-0.3)
   np.testing.assert_allclose([found['b'], found['c']], [0.3, 0.7], rtol=1e-6)
@@ -422,7 +426,7 @@ def test_means_errors_and_targets():
 
 
 def test_a_run_that_diverges_leaves_the_others(done):
-  """Numbers that are none end one run of a program, and are told as that."""
+  """Non-finite numbers end one run of a program, and are reported."""
   out, table = done
   assert 'wild (1 diverged)' in table and 'other (' not in table
   rows = metrics_file.read(out / 'cells' / 'as_it_is--s0')

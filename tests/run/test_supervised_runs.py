@@ -1,4 +1,4 @@
-"""Supervised stages choose their loss and their padding."""
+"""Supervised stages with several losses and paddings."""
 
 import shutil
 
@@ -194,7 +194,7 @@ def test_settings_without_effect_are_refused(flat, message, tmp_path):
 
 
 def test_a_stage_ends_by_the_likelihood_whatever_its_loss(tmp_path):
-  """Of dft the loss is below the bound from the first step on."""
+  """The dft loss is below the bound from the first step on."""
   c = supervised(**{'sft.loss': 'dft', 'sft.stop_loss': 1.0})
   train.run(c, tmp_path)
   found = rows(tmp_path, 'sft')

@@ -1,4 +1,4 @@
-"""Runs that learn from a teacher: another run, a folder, or the reference."""
+"""Runs with a teacher: another run, a folder, or the reference."""
 
 import shutil
 
@@ -27,7 +27,7 @@ def taught(weights, **flat):
 
 @pytest.fixture(scope='module')
 def teacher(tmp_path_factory):
-  """A run of a model that is larger than the student of `taught`."""
+  """Returns a run of a model that is larger than the student of `taught`."""
   where = tmp_path_factory.mktemp('teacher')
   c = recipe(stages=('sft',))
   c.model.update(layers=2, width=32, mlp=48, heads=4, kv_heads=4)
@@ -82,7 +82,7 @@ def test_eight_devices_equal_one(algorithm, teacher, tmp_path):
 
 
 def test_a_folder_of_weights_is_the_run_it_was_made_of(opd, teacher, tmp_path):
-  """With the tokenizer of the run, which a folder of this kind lacks."""
+  """With the tokenizer of the run, since such a folder has none."""
   conversion.convert(teacher, tmp_path / 'folder', form='orbax')
   shutil.copy(teacher / 'config.json', tmp_path / 'folder')
   (tmp_path / 'folder' / 'hf_config.json').unlink()
@@ -152,7 +152,7 @@ def test_the_reference_as_a_teacher_moves_with_it(tmp_path):
 
 @pytest.mark.parametrize('algorithm', ['opd', 'gkd'])
 def test_the_policy_learns_from_itself_with_the_solution(algorithm, tmp_path):
-  """On either path; the prompt of a problem is its solution and the problem."""
+  """On either path. The teacher's prompt has the solution and the problem."""
   own = {'rl.algorithm': algorithm, 'rl.teacher.prompt_len': 24}
   own |= {'rl.teacher.prompt': '{solution} {answer}={prompt}', 'rl.workers': 1}
   for path in ('fused', 'host'):

@@ -1,4 +1,6 @@
-"""Trackers are told what metrics.jsonl is told, and never end a run."""
+"""Trackers receive the rows of metrics.jsonl, and their errors never end a
+run.
+"""
 
 import glob
 import json
@@ -23,7 +25,7 @@ CONFIG = {'seed': 0, 'rl.algorithm': 'grpo', 'stages': ['sft', 'rl']}
 
 
 def tell(workdir, name, rows=ROWS):
-  """A run that tracker `name` is told of."""
+  """Makes a run and sends it to tracker `name`."""
   (tracker,) = trackers.start(epath.Path(workdir), CONFIG, name)
   for step, values in rows:
     tracker.write(step, values)
@@ -139,9 +141,8 @@ def test_tensorboard_has_texts_parameters_and_histograms(tmp_path):
 
 
 def test_tensorboard_in_an_object_store(tmp_path, monkeypatch):
-  """What cannot append gets whole event files, a new one where one is long;
-  what was flushed before a kill is there, and a resumed run purges what it
-  repeats.
+  """Without appending, whole event files are written, and long ones are split.
+  Flushed events survive a kill, and a resumed run purges repeated steps.
   """
   loading = pytest.importorskip(
     'tensorboard.backend.event_processing.event_accumulator',
@@ -168,7 +169,7 @@ def test_tensorboard_in_an_object_store(tmp_path, monkeypatch):
 
 
 def test_a_tracker_receives_the_rows_of_metrics(tmp_path):
-  """The command's own run, trained, with a database in its workdir."""
+  """Trains the command's run with a database in its workdir."""
   pytest.importorskip('mlflow')
   pytest.importorskip('sqlalchemy')
   c = tiny_recipe.get_config()

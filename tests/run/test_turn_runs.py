@@ -1,4 +1,4 @@
-"""Runs with an environment: one program, per-turn metrics, resumable."""
+"""Runs with an environment: one program, metrics per turn, resuming."""
 
 import json
 
@@ -43,7 +43,7 @@ def lines(workdir):
 
 
 def built(config, tmp_path):
-  """(learner, source, state, prompts [2,B], root, sampling, stop)."""
+  """Returns (learner, source, state, prompts [2,B], root, sampling, stop)."""
   p = prepare.prepare(config, tmp_path)
   config = config_lib.read(config)
   learn = stages.learner(config, p.model, 'rl')
@@ -61,7 +61,7 @@ def built(config, tmp_path):
 
 
 def test_episodes_and_updates_are_one_program(tmp_path):
-  """K steps of it, seeds side by side, and no call of the host."""
+  """K steps and several seeds, without a call of the host."""
   learn, source, state, prompts, *rest = built(recipe(), tmp_path)
   root, sampling, stop = rest
   f = jax.jit(programs.rl_steps, static_argnums=(0, 1))
@@ -88,8 +88,9 @@ def test_episodes_and_updates_are_one_program(tmp_path):
 
 
 def test_turns_are_credited_by_their_own_rewards(tmp_path):
-  """mt_grpo: what a turn's tokens get follows that turn's reward; the row's
-  outcome goes to its last turn."""
+  """mt_grpo: advantages of a turn's tokens follow its reward. The row's outcome
+  belongs to its last turn.
+  """
   from jaxrl_reason import batch as batch_lib
   from jaxrl_reason.update import step
 
@@ -118,8 +119,8 @@ def test_turns_are_credited_by_their_own_rewards(tmp_path):
 
 
 def test_a_run_with_episodes_logs_and_resumes(tmp_path):
-  """Through the command's own function: metrics by turn, samples, resuming;
-  sampled in a loop over layers, what is sampled is what is trained.
+  """By the command's function: metrics per turn, samples, resuming; with a loop
+  over layers, sampled tokens are the trained ones.
   """
   whole = recipe()
   whole.model.update(layers=2, decode_layers='scan')
@@ -149,7 +150,7 @@ def test_a_run_with_episodes_logs_and_resumes(tmp_path):
 
 @pytest.fixture(scope='module', params=['fused', 'host'])
 def played(request, tmp_path_factory):
-  """The workdir of a run that has learnt to call the calculator."""
+  """Returns the workdir of a run that has learnt to call the calculator."""
   c = recipe(path=request.param, steps=1, steps_per_dispatch=1)
   c.sft.update(steps=WARM, rows=64)
   c.rl.turns.observation = 14  # no reply is cut
@@ -161,7 +162,7 @@ def played(request, tmp_path_factory):
 
 @pytest.mark.parametrize('kind', ['samples', 'rollouts'])
 def test_conversations_have_the_turns_of_the_environment(played, kind):
-  """In their order; each observation is the reply to the turn before it."""
+  """In order: each observation replies to the previous turn."""
   last = sorted((played / kind).glob('*.jsonl'))[-1]
   rows = [row for _, row in records.read(last) if 'conversation' in row]
   assert rows
@@ -186,7 +187,7 @@ def test_conversations_have_the_turns_of_the_environment(played, kind):
 
 
 def test_observations_and_rewards_are_on_disk(tmp_path):
-  """Its part of the reward too, where it is the only one as well."""
+  """Also the environment's reward, and if it is the only reward."""
   c = recipe()
   c.stages, c.rollouts.every, c.rl.steps = ('rl',), 1, 2
   c.rl.rewards, c.rl.turns.reward = {}, 2.0

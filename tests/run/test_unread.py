@@ -1,4 +1,4 @@
-"""Values without effect, because a setting that they belong to is off."""
+"""Values without effect are refused if the setting that reads them is off."""
 
 import dataclasses
 import re
@@ -56,7 +56,9 @@ def turned(prefix, setting):
 
 @pytest.mark.parametrize('prefix, keys, settings', READ_WITH)
 def test_a_value_is_read_with_one_of_its_settings_only(prefix, keys, settings):
-  """Refused, with the names of key and setting, unless one of them is on."""
+  """It is refused with the names of key and setting, unless one of them is
+  on.
+  """
   section, own = SECTIONS[prefix], settings.split()
   others = [
     turned(prefix, setting)

@@ -1,4 +1,4 @@
-"""A dispatch that takes too long, and where the time of a run went."""
+"""Limits of a dispatch's time, and the accounting of a run's time."""
 
 import json
 import time
@@ -14,14 +14,14 @@ from jaxrl_reason.run.records import lines, metrics
 
 @pytest.fixture
 def clock(monkeypatch):
-  """A clock that stands still unless it is told."""
+  """Returns a clock that moves only when it is set."""
   now = types.SimpleNamespace(s=1000.0)
   monkeypatch.setattr(time, 'monotonic', lambda: now.s)
   return now
 
 
 def made(clock, seconds, times=4.0, floor_s=10.0, compiled=None):
-  """A watchdog that has seen dispatches of these seconds."""
+  """Returns a watchdog with dispatches of these seconds."""
   compiled = compiled or compile_log.Log()
   dog = watchdog.Watchdog(times, floor_s, compiled, 1000.0)
   for s in seconds:
@@ -109,7 +109,7 @@ def test_it_waits_for_another_process_that_compiles(clock, monkeypatch):
 
 
 class Service:
-  """A coordination service of one process, which others may write to."""
+  """A coordination service of one process with messages of others."""
 
   def __init__(self):
     self.values = {}

@@ -1,5 +1,5 @@
-"""Every recipe compiled by the TPU compiler for the chips that its docstring
-states: all of its phases fit. Minutes each, so marked slow.
+"""The TPU compiler compiles every recipe for its stated chips, and all phases
+fit. This takes minutes each, so it is marked slow.
 """
 
 import pytest

@@ -1,6 +1,6 @@
-"""Recipes compiled by the real TPU compiler for chips that are not here: they
-fit, donate, and exchange no more than they should. `jaxrl plan` in a
-process of its own, since the other tests run on virtual CPU devices.
+"""The TPU compiler compiles recipes for described chips: they fit, donate, and
+exchange only the expected data. `jaxrl plan` runs in its own process, since the
+other tests use virtual CPU devices.
 """
 
 import importlib.util
@@ -44,7 +44,7 @@ EIGHT_B = (
 
 
 def planned(tmp_path, recipe, topology, *flags, ok=True):
-  """The facts of a plan; with ok=False what it prints instead."""
+  """Returns the facts of a plan, or with ok=False the printed text."""
   out = tmp_path / 'plan.json'
   env = {k: v for k, v in os.environ.items() if k not in OURS}
   path = os.pathsep.join([str(ROOT), env.get('PYTHONPATH', '')])
@@ -67,7 +67,7 @@ def planned(tmp_path, recipe, topology, *flags, ok=True):
 
 
 def check(facts, *, rows: int, columns: int, vocab: int):
-  """What holds of every plan.
+  """Checks properties of every plan.
 
   Args:
     rows, columns: of a micro-batch that have logits.
@@ -115,8 +115,8 @@ def test_two_slices_share_the_data_axis(tmp_path):
 
 @pytest.mark.slow
 def test_seeds_side_by_side_on_a_chip(tmp_path):
-  """As many operations as one seed alone, at most twice its memory for each:
-  little is padded to tiles, and nothing copied for the others' sake.
+  """As many operations per seed as one seed alone, and at most twice its
+  memory: little is padded to tiles, and nothing is copied.
   """
   facts = planned(tmp_path, 'arithmetic_tiny.py', 'v5e:1x1', '--seeds=1,8')
   alone, eight = facts['seeds']
@@ -153,8 +153,8 @@ TURNS = dict(most=8, tokens=481, observation=31)
 
 @pytest.mark.slow
 def test_eight_turns_read_as_many_bytes_as_one(tmp_path):
-  """Bytes for each token that is drawn, observations included; and no cache
-  is copied from one turn to the next.
+  """Bytes per sampled token, with observations. No cache is copied between
+  turns.
   """
   turns = [f'--config.rl.turns.{k}={v}' for k, v in TURNS.items()]
 
@@ -274,7 +274,9 @@ def test_a_plan_that_does_not_fit_is_reported(tmp_path):
 
 @pytest.mark.slow
 def test_a_search_finds_a_plan_that_fits(tmp_path):
-  """And no fewer micro-batches do; what it prints gives what it found."""
+  """Fewer micro-batches do not fit, and the printed settings give the same
+  plan.
+  """
   flags = '--only=sft', '--config.stages=sft', '--config.sft.rows=1048576'
   facts = planned(tmp_path, 'arithmetic_tiny.py', 'v5e:2x2', *flags, '--search')
   best = facts['meshes'][0]
@@ -295,7 +297,7 @@ def test_a_search_finds_a_plan_that_fits(tmp_path):
 
 
 def ran(code: str) -> subprocess.CompletedProcess:
-  """What a program said, in a process of its own."""
+  """Returns the output of a program in its own process."""
   env = {k: v for k, v in os.environ.items() if k not in OURS}
   done = subprocess.run(
     [sys.executable, '-c', code],
@@ -331,8 +333,8 @@ print('neighbours', apart == {1})
 
 
 def test_memory_of_a_chip_is_that_of_its_compiler():
-  """One chip alone too. And an axis may be part of a dimension of the torus,
-  its devices beside each other.
+  """Also for a single chip. An axis may be a part of a dimension of the torus,
+  with neighbouring devices.
   """
   done = ran(PROBE)
   assert done.stdout.split() == [
@@ -359,8 +361,8 @@ print(planner.plan()['exposed_seconds'])
 
 
 def test_sums_over_the_tensor_axis_go_on_beside_products():
-  """The programs that learn ask their compiler for it; one that does not know
-  how compiles them all the same.
+  """Training programs request it from their compiler. A compiler without
+  support still compiles them.
   """
   done = ran(SUMS)
   beside, waited = map(float, done.stdout.split())

@@ -1,4 +1,4 @@
-"""Attention compiled by the real TPU compiler for chips that are not here."""
+"""The TPU compiler compiles attention for described chips."""
 
 import os
 import subprocess
@@ -81,9 +81,9 @@ print('copy', max(loop.total().copies, default=0))
   [(5000, 'model', True), (20000, 'int8', True), (64, 'model', False)],
 )
 def test_decoding_compiles_for_a_tpu(columns, cache, kernel):
-  """In a loop over three periods of two layers, sharded by rows and heads, on
-  lengths that no block divides; a layer's cache is not copied. What is small
-  is left to the compiler.
+  """In a loop over three periods of two layers, sharded by rows and heads, with
+  lengths that no block divides. A layer's cache is not copied, and small shapes
+  are left to the compiler.
   """
   out = printed(DECODE.format(columns=columns, cache=cache))
   assert f'kernel {kernel} 2' in out and f'called {kernel}' in out
@@ -92,7 +92,7 @@ def test_decoding_compiles_for_a_tpu(columns, cache, kernel):
 
 
 def printed(code: str) -> str:
-  """What a program prints that describes a TPU."""
+  """Returns the output of a program that describes a TPU."""
   pytest.importorskip('libtpu')
   env = os.environ | {
     'JAX_PLATFORMS': 'cpu',

@@ -1,5 +1,5 @@
-"""Every recipe in the trainer: what its loss reads is computed, and computed
-the same whole or in pieces.
+"""Every preset in the trainer: its arrays are computed, and micro-batches
+change nothing.
 """
 
 import dataclasses
@@ -70,8 +70,8 @@ def update(learn):
 
 @pytest.mark.parametrize('name', sorted(SETTINGS))
 def test_micro_batches_change_no_recipe(batch, name):
-  """Two updates, the second from a policy that its critic or reference no
-  longer equals.
+  """Two updates, the second from a policy that differs from its critic or
+  reference.
   """
   one, four = learner(name), learner(name, micro_batches=4)
   a, b = L.state(one), L.state(four)
@@ -125,7 +125,7 @@ def test_rows_are_drawn_by_their_rewards_with_their_advantages(batch):
 
 
 def test_a_tree_of_separate_samples_has_the_root_for_every_parent(batch):
-  """Twice the reward less the group's mean, at every token drawn."""
+  """Twice the reward minus the group's mean, at every sampled token."""
   reward = np.arange(len(batch.reward)) ** 2.0
   batch = batch.replace(reward=jnp.asarray(reward, jnp.float32))
   got = np.asarray(step_lib.advantages(L.learner({'name': 'tree_rl'}), batch))
@@ -151,7 +151,7 @@ def test_a_critic_learns_the_mean_reward(batch):
 
 
 def test_values_depend_only_on_earlier_tokens(batch):
-  """V before token t must not know token t."""
+  """V before token t must not depend on token t."""
   learn = learner('ppo')
   params = {
     'body': L.model_and_params()[1],
@@ -170,7 +170,7 @@ def test_values_depend_only_on_earlier_tokens(batch):
 
 @pytest.mark.parametrize('name', ['ppo', 'prime'])
 def test_a_critic_of_adapters_shares_the_frozen_base(batch, name):
-  """It holds adapters (and a head) only, and is what a whole copy would be."""
+  """It has only adapters and a head, and equals a full copy."""
   base, params = L.model_and_params()
   model = adapters.attach(
     base,

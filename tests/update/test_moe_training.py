@@ -1,4 +1,6 @@
-"""A mixture of experts in the trainer: routes replayed, balance in the loss."""
+"""A mixture of experts in the trainer: replayed routes, and load balance in the
+loss.
+"""
 
 import dataclasses
 
@@ -42,8 +44,8 @@ def state(learner):
 
 
 def tied(winner: int):
-  """The parameters with experts 0 and 1, and 2 and 3, tied to 2e-7: `winner`
-  (0 or 1) says which side a token that leans one way falls on.
+  """Returns parameters with experts 0 and 1, and 2 and 3, tied to 2e-7.
+  `winner` (0 or 1) determines the side of each near-tie.
   """
   router = np.array(PARAMS['layers']['mlp']['router'])  # [L,D,E]
   router[..., 1::2] = router[..., ::2]
@@ -64,7 +66,7 @@ def batch():
 
 
 def gradients(learner, params, batch):
-  """(gradient, metrics), advantages included."""
+  """Returns (gradient, metrics), with advantages."""
 
   @jax.jit
   def f(params, batch):
@@ -75,7 +77,7 @@ def gradients(learner, params, batch):
 
 
 def test_replayed_log_probs_equal_the_samplers_where_routers_tie(batch):
-  """The trainer's router, a rounding away, would choose the other expert."""
+  """The trainer's router would choose the other expert, because of rounding."""
   params = tied(1)
   _, own = gradients(learner(), params, batch.replace(routes=None))
   _, replayed = gradients(learner(micro_batches=2), params, batch)
@@ -99,7 +101,7 @@ def test_old_log_probs_are_replayed_too_and_the_reference_is_not(batch):
 
 
 def test_tokens_that_were_not_sampled_use_the_router(batch):
-  """UNKNOWN is the router's own choice: no routes at all, or none of a row."""
+  """UNKNOWN selects the router: for all routes, or for a row."""
   unknown = batch.replace(routes=jnp.full_like(batch.routes, moe.UNKNOWN))
   _, want = gradients(learner(), tied(1), batch.replace(routes=None))
   _, got = gradients(learner(), tied(1), unknown)
@@ -147,7 +149,7 @@ def test_the_balance_adds_its_own_gradient(batch):
 
 
 def test_the_balance_costs_no_second_forward(batch):
-  """Its program multiplies no more experts than the one without."""
+  """Its program multiplies as many experts as the one without balance."""
 
   def products(coef):
     lr = learner(balance_coef=coef)

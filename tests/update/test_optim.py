@@ -1,5 +1,5 @@
-"""Muon turns each projection's update into an orthogonal one; the rest is
-AdamW's.
+"""Muon makes each projection's update orthogonal; other parameters use
+AdamW.
 """
 
 import jax
@@ -15,7 +15,7 @@ from jaxrl_reason.update import optim
 
 
 def updates(tree, **changes):
-  """The first updates of trainable leaves from random gradients."""
+  """Returns the first updates of trainable leaves from random gradients."""
   c = config_lib.Optimizer(lr=1.0, warmup_steps=0, clip_norm=0.0, **changes)
   tx = optim.make(c, 10)
   keys = iter(jax.random.split(jax.random.key(0), 50))
@@ -56,7 +56,7 @@ def test_frozen_parameters_need_no_state(name):
 
 
 def test_means_in_bfloat16_follow_those_in_float32():
-  """Half the memory, and after 40 updates what rounding leaves of it."""
+  """Half the memory; after 40 updates they differ by rounding."""
   rng = np.random.default_rng(0)
   grads = rng.normal(0.3, 1, (40, 64)).astype(np.float32)
   after = {}

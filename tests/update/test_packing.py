@@ -1,4 +1,4 @@
-"""Packed rows and cut columns change what is computed, not what comes out."""
+"""Packed rows and cut columns change the computation, but not its results."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ LENGTHS = packing.Lengths(start=L.P, sizes=4)
 
 @pytest.fixture(scope='module')
 def batch():
-  """Lengths 1 to C, few of them long."""
+  """Returns lengths 1 to C, few of them long."""
   batch = L.rollout_batch(L.learner())
   lengths = jnp.array([1, 2, 1, 3, 2, 1, 2, 5, 8, 1, 2, 3, 1, 1, 2, 4] * 2)
   short = jnp.arange(T) < L.P + lengths[:, None]
@@ -32,7 +32,7 @@ def batch():
 
 
 def plain_first_fit(lengths, room):
-  """Row and offset by the textbook, in Python."""
+  """Computes row and offset by the textbook algorithm in Python."""
   used, at = [], {}
   for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
     row = next(
@@ -71,7 +71,9 @@ def test_unpacking_inverts_packing(batch):
 
 
 def test_the_smallest_size_that_holds_a_batch_is_taken(batch):
-  """Of at most as many as configured; the largest holds any batch."""
+  """There are at most as many sizes as configured, and the largest one fits any
+  batch.
+  """
 
   def f(rows, packed):
     return packed.source.size
@@ -107,7 +109,7 @@ TWO = {
 
 
 def update(learner, batch):
-  """(state, metrics) of one step."""
+  """Returns (state, metrics) of one step."""
   f = jax.jit(lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT))
   return f(L.state(learner), batch)
 
@@ -130,7 +132,7 @@ def gradient(learner, batch):
 
 
 def test_a_loss_of_whole_sequences_sees_them_whole(batch):
-  """GSPO's ratio is one number a sequence, off-policy here."""
+  """GSPO's ratio is one number per sequence, here off-policy."""
   batch = batch.replace(old_logp=batch.sampler_logp - 0.1 * batch.mask)
   plain = L.learner({'name': 'gspo'})
   got = dataclasses.replace(plain, packing=TWO['packed'])
@@ -154,7 +156,7 @@ def test_packing_on_a_mesh_equals_one_device(batch):
 
 
 def test_packed_scores_with_chunks_temperatures_and_routes(batch):
-  """A mixture of experts that replays routes, with a temperature per row."""
+  """A mixture of experts with replayed routes and a temperature per row."""
   _, model, params = small_model(
     vocab=24, layers=2, experts=4, experts_per_token=2, windows=(0, 5)
   )

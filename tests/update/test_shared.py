@@ -1,6 +1,4 @@
-"""A prompt computed once for its samples changes what is computed, not what
-comes out.
-"""
+"""Computing a prompt once for its samples does not change the results."""
 
 import dataclasses
 import functools
@@ -32,7 +30,7 @@ def slow(case):
 
 @pytest.fixture(scope='module')
 def batch():
-  """Lengths 1 to C, few of them long."""
+  """Returns lengths 1 to C, few of them long."""
   batch = L.rollout_batch(L.learner())
   lengths = jnp.array([1, 2, 1, 3, 2, 1, 2, 5, 8, 1, 2, 3, 1, 1, 2, 4] * 2)
   short = jnp.arange(T) < L.P + lengths[:, None]
@@ -40,7 +38,7 @@ def batch():
 
 
 def gradient(learner, batch, params=None):
-  """(gradient, metrics) of a minibatch, log-probs of the loss among them."""
+  """Returns (gradient, metrics) of a minibatch, with log-probs of the loss."""
   params = L.model_and_params()[1] if params is None else params
 
   def f(batch):
@@ -51,14 +49,14 @@ def gradient(learner, batch, params=None):
 
 
 def check(plain, batch, how=SHARED, params=None):
-  """The same gradient and metrics with each prompt once."""
+  """Checks that gradient and metrics are equal with each prompt once."""
   got = gradient(dataclasses.replace(plain, packing=how), batch, params)
   L.assert_close(got, gradient(plain, batch, params), rtol=1e-4, atol=2e-6)
 
 
 @pytest.mark.parametrize('micro_batches', [slow(1), 2, slow(4), 16])
 def test_gradients_equal_those_of_rows_apart(batch, micro_batches):
-  """Parts of whole groups, and of half of one."""
+  """Micro-batches of whole groups, and of half a group."""
   check(L.learner(micro_batches=micro_batches), batch)
 
 
@@ -87,7 +85,7 @@ QUICK = {'tbrm'}  # whole logits
 
 
 def of_two_turns(batch):
-  """The second from the third token of a completion on, where there is one."""
+  """Returns two turns; the second begins at the third token of a completion."""
   second = jnp.arange(T) >= L.P + 2
   turn = jnp.where(batch.valid & (jnp.arange(T) >= L.P), 1 + second, 0)
   reward = jax.random.uniform(jax.random.key(7), (N, 2))
@@ -102,7 +100,7 @@ def of_two_turns(batch):
   [k if k in QUICK else slow(k) for k in sorted(MET | QUICK)],
 )
 def test_presets_equal_those_of_rows_apart(batch, name):
-  """A whole update of two micro-batches, with a critic where one is read."""
+  """A whole update of two micro-batches, with a critic if needed."""
   learner = algorithms.learner(name, micro_batches=2)
   if 'is_offpolicy' in learner.needs:
     batch = batch.replace(
@@ -122,7 +120,9 @@ def test_presets_equal_those_of_rows_apart(batch, name):
 
 
 def tail(batch, params, model, how, routes=None, **changes):
-  """Log-probs, entropies and the balance of experts, with the gradient."""
+  """Returns log-probs, entropies and the balance of experts, with the
+  gradient.
+  """
   temperature = jnp.linspace(0.5, 1.5, batch.tokens.shape[0])
 
   @jax.jit
@@ -225,7 +225,9 @@ def test_meshes_equal_one_device(batch, shape):
 
 
 def flops(model, params, batch, how) -> float:
-  """Of log-probs and their gradient, as XLA counts the compiled program's."""
+  """Counts FLOPs of log-probs and their gradient in the compiled program, by
+  XLA.
+  """
 
   def f(params):
     rows = Rows(batch.tokens, batch.valid)
@@ -236,7 +238,7 @@ def flops(model, params, batch, how) -> float:
 
 
 def test_flops_fall_by_the_prompts_share(batch):
-  """A model of wide layers, whose tokens cost alike wherever they stand."""
+  """For a model of wide layers, where every token has the same cost."""
   _, model, params = small_model(
     vocab=24, width=64, mlp=256, layers=2, scan=False
   )
@@ -246,8 +248,8 @@ def test_flops_fall_by_the_prompts_share(batch):
 
 
 def test_rows_of_a_shuffled_part_find_their_prompts():
-  """Whatever comes together, each row has its own prompt, and the numbers of
-  prompts laid out for hold them.
+  """For any rows, each has its own prompt, and the number of prompt slots is
+  sufficient.
   """
   rng = np.random.default_rng(0)
   how = packing.Shared(3, 1, 4, 6, shuffled=True)
@@ -268,7 +270,7 @@ def test_rows_of_a_shuffled_part_find_their_prompts():
 
 @pytest.mark.parametrize('n, most', [(8, 2), (2, 1), (4, 1), (6, 3), (1, 1)])
 def test_rows_in_runs_never_have_more_prompts(n, most):
-  """Any n in a row of runs of 4, from where parts of n begin."""
+  """Any n consecutive rows of runs of 4, from the starts of parts of n rows."""
   found = packing.Shared(3, 1, 4, 6).most(n)
   runs = np.repeat(np.arange(6), 4)
   seen = {len(np.unique(runs[i : i + n])) for i in range(0, 24 - n + 1, n)}

@@ -1,4 +1,4 @@
-"""The update: what it must not depend on, and what on-policy means."""
+"""Invariants of the update, and on-policy properties."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ def batch():
 
 
 def gradients(learner, batch):
-  """(gradient, metrics) at the starting parameters, advantages included."""
+  """Returns (gradient, metrics) at the initial parameters, with advantages."""
 
   @jax.jit
   def f(params, batch):
@@ -80,7 +80,7 @@ def test_later_updates_leave_ratio_one(batch):
 
 
 def test_minibatches_of_one_epoch_equal_the_updates_by_hand(batch):
-  """2 minibatches == two updates on the same rows, old log-probs fixed."""
+  """2 minibatches == two updates on the same rows with fixed old log-probs."""
   learner = L.learner(minibatches=2)
   f = jax.jit(lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT))
   got, _ = f(L.state(learner), batch)
@@ -128,8 +128,8 @@ def test_reference_exists_only_for_a_kl(batch):
 
 
 def test_fused_step_equals_its_parts(batch):
-  """Generation inside the program or before it: the same samples, rewards
-  and next state.
+  """Generation inside the program or before it: the same samples, rewards and
+  next state.
   """
   learner = L.learner()
   p = L.prompts()
@@ -148,7 +148,9 @@ def test_fused_step_equals_its_parts(batch):
 
 
 def test_answer_entropy_is_that_of_the_counts(batch):
-  """By group, of answers counted by hand; rows without one are left out."""
+  """By group, with answers counted by hand; rows without an answer are
+  excluded.
+  """
   rng = np.random.default_rng(0)
   ids = rng.integers(-1, 3, len(batch.group))
   valid = rng.random(len(ids)) < 0.8
@@ -189,7 +191,7 @@ def side_by_side(f, given):
 
 @pytest.mark.parametrize('how', [jax.lax.map, side_by_side])
 def test_seeds_of_one_program_equal_seeds_alone(how, monkeypatch):
-  """As on a CPU, and as on a chip."""
+  """With the methods for a CPU and for a chip."""
   monkeypatch.setattr(programs, 'each_run', how)
   learner = L.learner()
   roots = jax.random.split(L.ROOT, 2)
@@ -216,7 +218,7 @@ def test_seeds_of_one_program_equal_seeds_alone(how, monkeypatch):
 
 
 def test_dead_groups_and_filters(batch):
-  """Equal rewards teach nothing; a filter takes them out of the mean."""
+  """Equal rewards give no gradient, and a filter removes them from the mean."""
   group = np.asarray(batch.group)
   dead = batch.replace(reward=jnp.where(group < 4, 0.1, batch.reward))
   grads, _ = gradients(L.learner(), batch.replace(reward=jnp.full(32, 0.1)))
@@ -234,7 +236,9 @@ def test_dead_groups_and_filters(batch):
 
 
 def test_length_counts_after_the_filter(batch):
-  """Rewards fall over the last 3 of 8 tokens; a group dead before stays so."""
+  """Rewards fall over the last 3 of 8 tokens. A group with zero variance stays
+  masked.
+  """
   dead = batch.replace(
     reward=jnp.where(jnp.asarray(batch.group) < 4, 0.1, batch.reward)
   )

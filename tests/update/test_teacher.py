@@ -1,4 +1,4 @@
-"""Teachers in the update: their scores, their gradient, and their layout."""
+"""Teachers in the update: their scores, gradients and layouts."""
 
 import dataclasses
 import functools
@@ -140,12 +140,12 @@ def test_a_layout_of_rows_changes_nothing(form, how, batch, plain):
 
 
 def under(batch, tokens, valid):
-  """The batch with a prompt for its teacher alone."""
+  """Returns the batch with a prompt for the teacher only."""
   return batch.replace(teacher_tokens=tokens, teacher_valid=valid)
 
 
 def longer(batch):
-  """Two tokens before the problem, of which one is padding in even rows."""
+  """Prepends two tokens to the problem; in even rows one is padding."""
   n = batch.tokens.shape[0]
   first = np.tile([[7, 5]], (n, 1))
   real = np.stack([np.arange(n) % 2 > 0, np.ones(n, bool)], 1)
@@ -244,7 +244,9 @@ def test_no_array_holds_two_whole_vocabularies(batch):
 
 
 def test_later_updates_keep_the_teacher_of_the_step(batch):
-  """The policy as its own teacher stays as it was when the step began."""
+  """The policy as its own teacher keeps its parameters from the start of the
+  step.
+  """
   lr = learner('reverse', learner_lib.POLICY, minibatches=2, settings=dict(
     advantage='group_zscore', policy='ppo_clip'
   ))  # fmt: skip
