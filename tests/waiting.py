@@ -1,11 +1,11 @@
-"""What other processes do, they do when they get a core: tests poll for it."""
+"""Polls for events of other processes, which may have to wait for a core."""
 
 import time
 from collections.abc import Callable
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-  """Whether it comes true; the limit is for what never does."""
+  """Returns whether a condition becomes true within a limit."""
   end = time.monotonic() + seconds
   while not (held := condition()) and time.monotonic() < end:
     time.sleep(0.01)

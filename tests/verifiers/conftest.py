@@ -20,7 +20,7 @@ if TESTS not in sys.path:
 
 @pytest.fixture(scope='module')
 def small_heap():
-  """Keeps collections short, for tests of code whose time is bounded.
+  """Keeps garbage collections short, for tests with time limits.
 
   Other tests leave gigabytes of objects, which a collection would look through.
   """

@@ -8,7 +8,7 @@ DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data')
 def groups(
   name: str = 'equivalence.txt',
 ) -> list[tuple[int, str, list[str], list[str]]]:
-  """(line, gold, equal answers, other answers)."""
+  """Yields (line, gold, equal answers, other answers)."""
   found = []
   with open(os.path.join(DATA, name), encoding='utf-8') as f:
     for number, line in enumerate(f, 1):
@@ -22,7 +22,7 @@ def groups(
 
 
 def pairs(name: str = 'equivalence.txt') -> list[tuple[str, str, bool]]:
-  """(prediction, gold, equal)."""
+  """Yields (prediction, gold, equal)."""
   return [
     (text, gold, same)
     for _, gold, equal, other in groups(name)

@@ -1,4 +1,4 @@
-"""Programs that do not know the answers and want the verdict anyway.
+"""Programs that try to pass without knowing the answers.
 
 Each of `FORGERIES` must score 0 against TESTS, which HONEST passes.
 """

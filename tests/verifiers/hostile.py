@@ -1,4 +1,4 @@
-"""Strings that a verifier must survive: no hang, no side effect, no exception.
+"""Strings for which a verifier must not hang, raise or have side effects.
 
 Each is used as a prediction, as a gold answer, and inside \\boxed{}.
 """

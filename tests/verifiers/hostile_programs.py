@@ -1,4 +1,4 @@
-"""Programs that do harm, for the tests of `verifiers.code`.
+"""Harmful programs for the tests of `verifiers.code`.
 
 `ATTEMPTS` are single expressions that must fail inside; the program of
 `attempting` names those that did not. `DRAINS` use up what there is; they must
@@ -88,7 +88,7 @@ def f():
 
 
 def attempting(attempts: dict, **what) -> str:
-  """`f()` of this program names the attempts that succeeded."""
+  """Returns a program whose `f()` names the attempts that succeeded."""
   return _ATTEMPTING.format(attempts=attempts, **what)
 
 

@@ -1,4 +1,4 @@
-"""A server of the OpenAI kind for the judge's tests, in a thread.
+"""A server with the OpenAI interface for the judge's tests, in a thread.
 
 Its 'model' obeys the question: `example['prompt']` names what it does. All that
 it was asked is kept, with times, headers and the most requests at once.
@@ -46,7 +46,7 @@ def _mixed(key: str) -> str:
 
 
 class JudgeServer(http.server.ThreadingHTTPServer):
-  """A context manager; `url` is its API's."""
+  """A context manager; `url` is the address of its API."""
 
   daemon_threads = True
   request_queue_size = 64
@@ -176,7 +176,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       server.busy -= 1
 
   def _drip(self):
-    """A byte now and then, for ever: no single read takes long."""
+    """Sends a byte from time to time forever, so that no single read is
+    slow.
+    """
     self.send_response(200)
     self.end_headers()
     while not self.server.released.wait(0.02):

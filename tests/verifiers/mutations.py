@@ -1,4 +1,4 @@
-"""HumanEval and MBPP as cases of `verifiers.code`, right ones and broken ones.
+"""HumanEval and MBPP as cases of `verifiers.code`, correct and broken.
 
 `cases(folder)` gives (example, completion, name of the change or None). The
 broken ones cannot be right: the function returns nothing, returns something
@@ -32,7 +32,7 @@ def rows(name: str) -> list[dict]:
 
 
 def entry_of(row: dict) -> str:
-  """MBPP does not say which function its asserts are about."""
+  """Returns the function of MBPP's asserts, which no field names."""
   if 'entry_point' in row:
     return row['entry_point']
   defined = re.findall(r'^def\s+(\w+)', row['code'], re.M)
@@ -44,7 +44,7 @@ def entry_of(row: dict) -> str:
 
 
 def reference(row: dict) -> str:
-  """The whole program."""
+  """Returns the whole reference program."""
   if 'code' in row:
     return row['code']
   return row['prompt'] + row['canonical_solution']

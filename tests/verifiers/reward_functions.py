@@ -13,7 +13,7 @@ from jaxrl_reason.verifiers.verdict import Verdict
 
 
 def behave(completion: str, example: dict) -> float:
-  """Does what the completion says."""
+  """Behaves as the completion requests."""
   if completion == 'hang':
     while True:
       pass
@@ -38,7 +38,7 @@ def behave(completion: str, example: dict) -> float:
 
 
 def attack(completion: str, example: dict):
-  """Attacks the processes around it, as the completion says."""
+  """Attacks other processes as the completion requests."""
   if completion == 'kill parent':
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
@@ -90,14 +90,14 @@ def attack(completion: str, example: dict):
 
 
 class Text(str):
-  """Runs code in a process that reads its pickle."""
+  """A str that runs code in a process that unpickles it."""
 
   def __reduce__(self):
     return os.mkdir, (os.environ['PICKLE_READ'],)
 
 
 class Number(float):
-  """Runs code in a process that reads its pickle."""
+  """A float that runs code in a process that unpickles it."""
 
   def __reduce__(self):
     return os.mkdir, (os.environ['PICKLE_READ'],)
@@ -134,7 +134,7 @@ def pid(completion: str, example: dict) -> float:
 
 
 def grow(completion: str, example: dict) -> float:
-  """Leaks 8 MB a case."""
+  """Leaks 8 MB per case."""
   grow.kept.append(bytearray(8 * 2**20))
   return float(os.getpid())
 

@@ -1,4 +1,4 @@
-"""Environments made of what others have: verifiers, and objects with steps."""
+"""Environments from other interfaces: verifiers, and objects with steps."""
 
 import random
 
@@ -8,7 +8,9 @@ from jaxrl_reason.verifiers import tasks, tools
 
 
 class Doors:
-  """In the style of Gymnasium: the seed's door of three is the right one."""
+  """An environment in the style of Gymnasium: the seed determines the correct
+  one of three doors.
+  """
 
   class action_space:  # noqa: N801  as the library has it
     n = 3
@@ -65,7 +67,7 @@ def test_turns_of_objects_are_replayed():
 
 
 def test_a_real_package_plays():
-  """OpenEnv's own protocol, types and all."""
+  """OpenEnv's own protocol and types."""
   pytest.importorskip('openenv')
   args = {'make': f'{__file__}:echo_env', 'action': f'{__file__}:say'}
   env = tools.make('objects', args)

@@ -1,4 +1,4 @@
-"""Multiple choice: every form of the same letter, and nothing else."""
+"""Multiple choice: all forms of the same letter, and no others."""
 
 import time
 

@@ -258,7 +258,7 @@ def test_knobs_out_of_range():
   ],
 )
 def test_broken_tests_are_errors(test, says):
-  """A wrong data set is not the program's fault, and no reason to pass it."""
+  """A broken test is not the program's error, and must not let it pass."""
   found = code.run_tests(ADD, [test])
   assert found.status == 'error' and says in found.detail
 

@@ -1,4 +1,4 @@
-"""Tests that use what a program defines as classes, as data sets write them.
+"""Tests that use a program's definitions as classes, as in data sets.
 
 In data/classes: `idioms` hold for `program` and not for `wrong`, whose classes
 answer everything and get it wrong; `idioms_of_both` hold for both. `wildcards`
@@ -239,7 +239,7 @@ class C:
 
 
 def test_a_fixed_answer_about_objects_rarely_passes():
-  """It passes if two of four questions happen to come first."""
+  """It passes if two of four requests happen to be first."""
   test = 'a, b, c = C(1) + C(2), C(3), C(4)\nassert a == b and c.x == 4'
   won = sum(code.run_tests(FIRST, test).score for _ in range(12))
   assert won <= 4
@@ -314,7 +314,7 @@ def test_a_function_that_changes_its_argument_and_returns_is_an_error():
 
 
 def test_a_function_cannot_choose_to_be_an_object():
-  """What is used as a class is for the tests to say."""
+  """Only the tests determine the names that are classes."""
   program = 'class f:\n  def __new__(c, x): return object.__new__(c)\n'
   program += '  __eq__ = __contains__ = lambda s, o: True\n'
   for test in ('assert f(1) == 3', 'assert 3 in f(1)', 'assert f(1) == f(2)+1'):

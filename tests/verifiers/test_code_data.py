@@ -51,7 +51,9 @@ def test_every_reference_solution_passes(name, part, of):
 @needs_data
 @pytest.mark.parametrize(('name', 'every'), [('humaneval', 1), ('mbpp', 3)])
 def test_mutations_fail(name, every):
-  """One of three a row: tools/benchmarks/code_sandbox.py has them all."""
+  """Tests one of three mutations per row; tools/benchmarks/code_sandbox.py
+  tests all.
+  """
   for i, row in enumerate(mutations.rows(name)[::every]):
     mutation = mutations.MUTATIONS[i % 3]
     completion = mutations.fenced(mutations.mutant(row, mutation))

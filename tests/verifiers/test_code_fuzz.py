@@ -1,4 +1,4 @@
-"""Everything that reads what a program sent or wrote: total, exact, bounded."""
+"""Readers of a program's messages and output are total, exact and bounded."""
 
 import json
 import socket
@@ -44,7 +44,9 @@ def a_peer(exports=callable) -> peer.Peer:
 
 
 def same(a, b) -> bool:
-  """Equal with equal types all the way down, and nan like nan."""
+  """Returns whether values are equal, with equal types at every level, and nan
+  equal to nan.
+  """
   if type(a) is not type(b):
     return False
   if isinstance(a, (list, tuple)):
@@ -82,7 +84,9 @@ def test_messages_are_plain_data_or_refused(data):
 @given(st.lists(st.lists(JSON) | JSON, max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_no_message_controls_the_judge(messages):
-  """It ends with an answer, an exception of a test, or the end of the link."""
+  """Every message ends in a reply, an exception of a test, or the end of the
+  connection.
+  """
   ours, theirs = socket.socketpair()
   for message in messages:
     theirs.sendall(wire.frame(json.dumps(message).encode()))

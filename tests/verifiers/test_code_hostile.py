@@ -1,4 +1,4 @@
-"""Programs that cheat, break out, use everything up or leave things behind.
+"""Programs that cheat, break out, exhaust resources or leave things behind.
 
 In every mode that this system allows, from all layers down to a uid of its
 own alone (`bare`: what there is where the kernel offers nothing more).
@@ -78,7 +78,7 @@ def full(sandboxes):
 
 
 def left_behind(sandbox: client.Sandbox) -> list[int]:
-  """Processes of the zygote's, by parent or by the uids it gives out."""
+  """Returns processes of the zygote, by parent or by its uids."""
   zygote = sandbox._process.pid
   found = procfs.children(zygote)
   for pid in filter(str.isdigit, os.listdir('/proc')):
@@ -128,7 +128,7 @@ def test_clever_forgeries_score_nothing_in_any_mode(sandbox):
 
 
 def test_the_search_for_tests_finds_planted_texts(full):
-  """Else finding nothing would prove nothing."""
+  """Otherwise an empty search would prove nothing."""
   secret = repr(forgeries.SECRET)
   assert (
     score(forgeries.HUNTER, [f'assert f({secret}) == {secret}'], full) == 1.0
@@ -138,7 +138,9 @@ def test_the_search_for_tests_finds_planted_texts(full):
 
 
 def test_earlier_tests_and_programs_leave_no_trace(full):
-  """The zygote is the ancestor of all: none of it may pass through there."""
+  """The zygote is the ancestor of all programs, so it must not read any of
+  them.
+  """
   for _ in range(3):
     score(forgeries.HONEST, forgeries.TESTS, full)
     score('print(1)', [(forgeries.SECRET, forgeries.SECRET)], full)
@@ -175,7 +177,7 @@ def exempt(layers) -> set[str]:
 
 
 def test_attempts_outside_a_sandbox_do_succeed(tmp_path):
-  """Else their failing inside would prove nothing."""
+  """Otherwise their failure inside would prove nothing."""
   target = tmp_path / 'target'
   target.write_text('mine')
   names = ('tcp', 'unix socket', 'fork', 'read the target', 'system', 'memfd')
@@ -336,7 +338,9 @@ def test_folders_are_removed_when_the_caller_is_killed():
 
 
 def test_an_editable_install_in_another_folder_starts(tmp_path):
-  """Its package is known to a finder, which `site` would set up: on no path."""
+  """Only a finder, which `site` would install, locates the package: it is on no
+  path.
+  """
   package = os.path.dirname(jaxrl_reason.__file__)
   finder = (
     'import importlib.util, sys\n'
@@ -366,7 +370,9 @@ def test_an_editable_install_in_another_folder_starts(tmp_path):
 
 
 def test_an_early_end_leaves_no_process_that_waits():
-  """Closed at every stage between the request and the running program."""
+  """The caller closes at every stage between the request and the running
+  program.
+  """
   for delay in (0.0, 0.001, 0.002, 0.004, 0.008, 0.016):
     sandbox = client.Sandbox()
     ours, theirs = socket.socketpair()
@@ -386,7 +392,9 @@ def nothing_waits(sandbox) -> bool:
 
 
 def waiting_orphans(sandbox) -> list[int]:
-  """Processes in the zygote's session: programs leave it once shut in."""
+  """Returns processes in the zygote's session, which confined programs have
+  left.
+  """
   found = []
   for pid in filter(str.isdigit, os.listdir('/proc')):
     try:
@@ -471,7 +479,7 @@ SYSTEM_PYTHON = '/usr/bin/python3'
 
 @pytest.mark.parametrize('layers', [client.LAYERS, ('landlock', 'seccomp')])
 def test_for_an_ordinary_user(layers, tmp_path):
-  """With the system's Python, which any user may read."""
+  """With the system's Python, which every user can read."""
   if os.getuid() or not os.path.exists(SYSTEM_PYTHON):
     pytest.skip('needs root, to become somebody else, and a system Python')
   asked = 'import sys; assert sys.version_info >= (3, 11)'

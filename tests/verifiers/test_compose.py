@@ -1,4 +1,4 @@
-"""Weights, gates, routing, schedules and the columns for the trainer."""
+"""Weights, gates, routing, schedules, and the columns for the trainer."""
 
 import os
 

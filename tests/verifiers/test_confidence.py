@@ -1,4 +1,4 @@
-"""Stated confidences, and the rewards of them."""
+"""Stated confidences and their rewards."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""`math.reward` wants an evaluated answer that is not the problem again."""
+"""`math.reward` requires an evaluated answer that does not repeat the
+problem.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Finds the answer of a completion, by its marks or without."""
+"""Extracts the answer of a completion, with or without marks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Each family against an independent solution of its problems."""
+"""Each task equals an independent solution of its problems."""
 
 import itertools
 import re
@@ -272,7 +272,7 @@ WORDS = {
 
 
 def read(problem: str) -> int:
-  """What a reader would answer, from the sentences alone."""
+  """Solves a word problem from its sentences alone."""
   bare = re.fullmatch(r'What is (\d+) (.*)\?', problem)
   said = [bare[1], *bare[2].split(', ')] if bare else problem.split('. ')[:-1]
   first, *events = said

@@ -1,4 +1,4 @@
-"""Tags, language consistency, repetition: the form of a completion."""
+"""The form of a completion: tags, language consistency, repetition."""
 
 import itertools
 import time
@@ -58,7 +58,7 @@ TAGS = ('<think>', '</think>', '<answer>', '</answer>')
 
 
 def test_one_order_in_all_has_the_form():
-  """Of all sequences of up to six tags, with text between, only one."""
+  """Only one of all sequences of up to six tags with text between them."""
   for n in range(7):
     for sequence in itertools.product(TAGS, repeat=n):
       completion = 'x'.join(sequence).replace('</think>x', '</think>')

@@ -1,4 +1,4 @@
-"""Properties of every parser, on generated text: total, bounded, symmetric."""
+"""Properties of every parser on generated text: total, bounded, symmetric."""
 
 import time
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""reasoning-gym: every family is a task, and is scored in the pool only."""
+"""reasoning-gym: every family is a task, which is scored only in the pool."""
 
 import pytest
 

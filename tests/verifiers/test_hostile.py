@@ -1,4 +1,4 @@
-"""Model output is hostile input: no hang, side effect, exception or leak."""
+"""Hostile input causes no hang, side effect, exception or leak."""
 
 import os
 import pathlib
@@ -22,7 +22,9 @@ LIMIT_S = 1.0  # of CPU, for one string; the slowest takes a few hundredths
 
 
 def uses(string: str):
-  """As a prediction, a boxed one, a gold answer, and against its like."""
+  """Returns a string as prediction, boxed prediction and gold answer, and
+  against similar strings.
+  """
   yield string, '5'
   yield f'\\boxed{{{string}}}', '\\frac{1}{2}'
   yield f'So it is ${string}$, I think.', 'x=\\sqrt{2}'
@@ -114,7 +116,7 @@ def test_memory_is_flat():
 
 
 def test_limits_are_exact():
-  """Just inside computes, just outside does not."""
+  """Input just inside a limit is computed, just outside it is not."""
   assert answers.same('2^{19999}', '2\\cdot 2^{19998}').same
   assert not answers.same('2^{19999}', '2^{20000}').same
   assert answers.same('2^{10^{30}}', '2\\cdot 2^{10^{30}-1}').same
@@ -149,7 +151,9 @@ IN_A_SANDBOX = ('verifiers/tools/python.py', 'verifiers/pool/limited.py')
 
 
 def test_nothing_evaluates_text():
-  """Only the sandboxes of programs may, and the pool sets a timer."""
+  """Only the sandboxes of programs may evaluate text, and the pool sets a
+  timer.
+  """
   found = [
     f'{path.name}: {line.strip()}'
     for path in [*ROOT.glob('verifiers/**/*.py'), ROOT / 'grade.py']

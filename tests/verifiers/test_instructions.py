@@ -1,4 +1,6 @@
-"""IFEval: each type on responses written by hand, and on its own prompts."""
+"""IFEval: each type with responses written by hand, and the published
+prompts.
+"""
 
 import json
 import pathlib
@@ -242,7 +244,7 @@ def prompts() -> list[dict]:
 
 
 def test_the_published_prompts_are_accepted():
-  """Every kwarg of every prompt is understood; a blank response fails all."""
+  """Every kwarg of every prompt is valid, and a blank response fails all."""
   seen = set()
   for example in prompts():
     for instruction, kwargs in zip(

@@ -1,4 +1,4 @@
-"""Languages and sentences: samples written for this, and properties."""
+"""Languages and sentences: written samples, and properties."""
 
 import pytest
 from hypothesis import given, settings

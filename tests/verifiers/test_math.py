@@ -1,4 +1,4 @@
-"""Verdicts of `verifiers.math` on answers as people and models write them."""
+"""Verdicts of `verifiers.math` on answers of people and models."""
 
 import concurrent.futures
 import re
@@ -36,7 +36,7 @@ def test_equality_is_symmetric():
 
 
 def test_equal_answers_of_one_line_equal_each_other():
-  """Transitivity, where a unit, a label or digits left out do not loosen it."""
+  """Equality is transitive, except for omitted units, labels or digits."""
   loose = re.compile(
     r'\\text|%|\$|circ|°|[a-z]{2}|_|@|\.[0-9]{3}|f\(|=|\([A-J]\)|[A-J]|,|[米元℃¥]'
   )
@@ -64,7 +64,7 @@ def test_equal_answers_of_one_line_equal_each_other():
   ],
 )
 def test_wrappings_change_nothing(wrap):
-  """On every third pair, to keep it quick."""
+  """Tests every third pair, to save time."""
   skip = ('\\boxed', '####', '<', '>', '"')
   some = [p for p in PAIRS[::3] if not any(s in p[0] for s in skip)]
   wrapped = [(wrap.format(text), gold, same) for text, gold, same in some]
@@ -213,7 +213,7 @@ DIGIT = re.compile(r'[0-9]')
 
 
 def test_a_changed_digit_is_a_changed_answer():
-  """Of numbers, fractions, powers, roots, intervals and matrices."""
+  """For numbers, fractions, powers, roots, intervals and matrices."""
   plain = re.compile(r'(?:[-+0-9.,()\[\] {}/^]|\\frac|\\sqrt|\\cup|\\pi|x|y)+')
   pairs = []
   for _, gold, *_ in GROUPS:

@@ -86,7 +86,7 @@ def test_a_gold_answer_without_a_number_is_an_error():
 
 
 def gsm8k_rows() -> list[tuple[str, str]]:
-  """(solution, gold) of the test split."""
+  """Returns (solution, gold) of the test split."""
   if not DATA.exists():
     pytest.skip(f'{DATA} is not here')
   with open(DATA / 'test.jsonl', encoding='utf-8') as f:
@@ -108,7 +108,7 @@ WRAPS = [
 
 @pytest.mark.parametrize('wrap', WRAPS)
 def test_real_solutions(wrap):
-  """Right answers are right and wrong ones are wrong, in both verifiers."""
+  """Both verifiers accept correct answers and reject incorrect ones."""
   for solution, gold in gsm8k_rows()[::3]:
     steps = solution.split('####')[0].strip()
     other = str(int(gold.replace(',', '')) + 1)

@@ -1,4 +1,6 @@
-"""One answer is paid: no list of guesses, no problem, no crafted residue."""
+"""Only one answer scores: no list of guesses, no repeated problem, no crafted
+residue.
+"""
 
 import random
 import subprocess

@@ -47,7 +47,7 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.parametrize('signum', ['SIGTERM', 'SIGHUP', 'SIGINT'])
 def test_signals_to_all_processes_of_a_job_do_not_end_a_pool(behave, signum):
-  """The trainer still needs it for the steps before it saves."""
+  """The trainer needs the pool for its last steps."""
   behave._process.send_signal(signal.Signals[signum])
   assert [v.score for v in behave.map([GOOD] * 8)] == [1.0] * 8
   assert behave._process.poll() is None
@@ -107,7 +107,7 @@ def test_a_case_that_ends_the_nursery_is_charged_and_the_pool_lives(
 
 
 def test_a_nursery_that_dies_under_every_case_does_not_end_the_pool(attacked):
-  """Without an answer in between, as one that cannot start."""
+  """Without a reply in between, like a nursery that cannot start."""
   verdicts = attacked.map([('kill parent', {})] * 5)
   assert [v.status for v in verdicts] == ['error'] * 5
   assert attacked.map([GOOD])[0].score == 1.0
@@ -151,7 +151,7 @@ def test_writes_of_a_reward_to_the_socket_are_charged_to_it(attacked, what):
 
 
 def test_verdicts_cross_as_plain_data(tmp_path, monkeypatch):
-  """A verdict's own classes would run their code where a pickle is read."""
+  """A pickle of a verdict's own classes would run their code in the reader."""
   read = tmp_path / 'read'
   monkeypatch.setenv('PICKLE_READ', str(read))
   with pool.VerifierPool(reward('attack'), workers=1) as verifiers:

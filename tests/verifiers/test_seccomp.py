@@ -1,4 +1,4 @@
-"""The filter on both architectures, by an interpreter of its few instructions.
+"""The filter on both architectures, by an interpreter of its instructions.
 
 seccomp(2): the data is nr (u32), arch (u32), instruction pointer (u64), six
 arguments (u64). Only the running machine's filter can be tried for real:
@@ -24,7 +24,9 @@ NUMBERS = {
 
 
 def verdict(code: bytes, number: int, arch: int, *args: int) -> int:
-  """What the filter returns; raises where the kernel would refuse it."""
+  """Returns the filter's result; raises an error if the kernel would refuse
+  it.
+  """
   padded = [*args, *[0] * (6 - len(args))]
   data = struct.pack('=IIQ6Q', number, arch, 0, *padded)
   accumulator, at, steps = 0, 0, 0

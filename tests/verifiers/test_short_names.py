@@ -1,4 +1,4 @@
-"""Every short name is a function, which a worker finds without jax."""
+"""Every short name is a function that a worker loads without jax."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""SQL: equal results on a real database, and hostile queries without harm."""
+"""SQL: equal results on a real database, and hostile queries."""
 
 import os
 import sqlite3

@@ -1,4 +1,6 @@
-"""JSON, schemas and patterns: right values, wrong ones, and bad examples."""
+"""JSON, schemas and patterns: correct and incorrect values, invalid
+examples.
+"""
 
 import json
 import math
@@ -400,7 +402,7 @@ def test_a_circle_of_references_is_an_error():
 
 
 def test_validation_has_a_budget():
-  """Each level tries two ways: 2^60 checks, were they all made."""
+  """Each level tries two branches: 2^60 checks without a budget."""
   schema = {'anyOf': [{'allOf': [{'items': {'$ref': '#'}}, False]}] * 2}
   start = time.process_time()
   verdict = structure.matches_schema('[' * 60 + ']' * 60, {'schema': schema})

@@ -1,4 +1,4 @@
-"""What holds for every task: splits, determinism, totality."""
+"""Properties of every task: splits, determinism, totality."""
 
 import json
 import subprocess
@@ -122,7 +122,7 @@ def test_the_heldout_share_is_as_stated():
 
 
 def test_problems_are_the_same_everywhere():
-  """Pinned: a change here changes every run that anyone resumes."""
+  """The values are pinned, since a change would change every resumed run."""
   pinned = {
     'arithmetic': '1+7+9+8-9-8=',
     'countdown': '6 5 7>18:',

@@ -1,4 +1,6 @@
-"""Scores of two texts: against slow definitions, and bounded on long ones."""
+"""Scores of two texts equal slow definitions, and are bounded for long
+texts.
+"""
 
 import collections
 import random
@@ -44,7 +46,7 @@ def slow_distance(a, b):
 
 
 def slow_rouge_l(a, b):
-  """As rouge-score 0.1.2 without stemming: `_score_lcs` of its tokens."""
+  """Computes `_score_lcs` of rouge-score 0.1.2 without stemming."""
   x, y = (re.findall('[a-z0-9]+', s.lower()) for s in (a, b))
   if not x or not y:
     return float(a.strip() == b.strip())
@@ -54,7 +56,7 @@ def slow_rouge_l(a, b):
 
 
 def squad_f1(a, b):
-  """As SQuAD's evaluate-v1.1.py: `f1_score`."""
+  """Computes `f1_score` of SQuAD's evaluate-v1.1.py."""
 
   def words(s):
     s = ''.join(c for c in s.lower() if c not in string.punctuation)

@@ -1,4 +1,4 @@
-"""Tool calls: forms, the tools' schemas, the right calls, partial credit."""
+"""Tool calls: forms, the tools' schemas, the gold calls, partial credit."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Tools and environments in Python: what they answer, keep and refuse."""
+"""Tools and environments in Python: their observations, states and errors."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def root(x: float) -> str:
 
 
 def test_tags_become_numbers_for_numeric_arguments():
-  """A tag has text alone; a text argument stays as it was said."""
+  """A tag contains only text. A text argument is not converted."""
   spec = {
     name: {'tool': f'{__file__}:{name}'} for name in ('half', 'root', 'weather')
   }
@@ -200,7 +200,7 @@ def test_ends_of_a_turn_in_tags():
 
 
 def test_hostile_environments_take_at_most_one_limit():
-  """One answer a turn, whatever an environment does; no process is left."""
+  """One observation per turn for any behaviour, and no process is left."""
   env = {'name': f'{HOSTILE}:step', 'args': {}, 'most': 100}
   pool = VerifierPool(
     {'env': env}, workers=4, timeout_s=1.0, chunk=1,
@@ -225,14 +225,14 @@ def test_hostile_environments_take_at_most_one_limit():
 
 
 def forking(what: str) -> str:
-  """A tool that is two from then on."""
+  """A tool that forks, so that two processes return."""
   if os.fork() == 0 and what == 'loop':
     time.sleep(1000)
   return what
 
 
 def test_a_tool_that_forks_answers_once():
-  """Beside a sandbox, which is not taken for something left behind."""
+  """With a sandbox, which does not count as a leftover process."""
   tools = {'f': {'tool': f'{__file__}:forking'}, 'p': {'tool': 'python'}}
   args = {'calls': 'tags', 'tools': tools}
   env = {'name': 'tools', 'args': args, 'most': 100}

@@ -1,4 +1,4 @@
-"""Environments of the package `verifiers`, with the real one."""
+"""Environments of the package `verifiers`, with the real package."""
 
 import json
 
@@ -20,7 +20,7 @@ async def said_it(completion, answer):
 
 
 def guess(tries=3, together=False):
-  """A number is to be guessed; a hint for every wrong one."""
+  """An environment in which a number is guessed, with hints."""
   import datasets
   import verifiers as vf
 
@@ -57,7 +57,7 @@ def guess(tries=3, together=False):
 
 
 def doubling():
-  """A tool of one argument."""
+  """An environment with a tool of one argument."""
   import datasets
   import verifiers as vf
 
@@ -107,7 +107,7 @@ def test_an_episode_is_played_turn_by_turn():
 
 
 def test_exceptions_of_an_environment_are_failures():
-  """Of its protocol, which it writes down; the pool counts it."""
+  """The package stores them in the state; the pool counts them."""
   env = made('guess')
   with pytest.raises(RuntimeError, match='the environment failed: ToolCall'):
     env('five', {'meta': rows_of(env)[5]}, None)
@@ -143,7 +143,9 @@ def test_unsupported_environments_are_refused():
 
 @pytest.mark.slow
 def test_a_run_with_its_problems(tmp_path):
-  """Rows of its data set in a file, its rubric the reward."""
+  """The problems are rows of its data set in a file, the reward is its
+  rubric.
+  """
   from tiny_recipe import get_config
 
   from jaxrl_reason.run import train
