@@ -191,8 +191,10 @@ def eksft_tokens(
   check_shapes(mask=mask, entropy=entropy, teacher_kl=teacher_kl)
   where = as_mask(mask)
   n = jnp.floor(left_out * row_count(mask).sum())
-  scores = (stop(as_float(x)) for x in (entropy, teacher_kl))
-  uncertain, moved = (_largest(x, where, n) for x in scores)
+  entropy, kl = (stop(as_float(x)) for x in (entropy, teacher_kl))
+  uncertain = _largest(entropy, where, n)
+  # At the start of a stage all divergences are 0, up to rounding.
+  moved = _largest(kl, where & (kl > 1e-6), n)
   return where & ~uncertain & ~moved
 
 

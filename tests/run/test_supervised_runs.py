@@ -145,12 +145,27 @@ def test_one_eksft_token_in_ten_by_each_score():
   mask = jnp.ones((2, 6), bool).at[1, 4:].set(False)
   kept = losses.eksft_tokens(entropy, kl, mask, left_out=0.1)
   assert kept.tolist() == [[1, 1, 1, 0, 1, 1], [1, 1, 1, 0, 0, 0]]
+  start = losses.eksft_tokens(entropy, 0 * kl, mask, left_out=0.1)
+  assert start.tolist() == [[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]
 
 
 LOSSES = {
   'psft': {'sft.minibatches': 2, 'sft.clip_high': 0.05},
   'eksft': {'sft.left_out': 0.25},
 }
+
+
+@pytest.mark.parametrize(
+  'loss, padding, parts',
+  [('psft', 'packed:40', 1), ('eksft', 'packed:40', 2)],
+)
+def test_padding_changes_none_of_these_losses(loss, padding, parts, tmp_path):
+  own = {'sft.loss': loss, 'sft.micro_batches': parts} | LOSSES[loss]
+  train.run(supervised(**own), tmp_path / 'whole')
+  train.run(supervised(**own, **{'sft.padding': padding}), tmp_path / 'packed')
+  packed, whole = (rows(tmp_path / x, 'sft') for x in ('packed', 'whole'))
+  for got, want in zip(packed, whole, strict=True):
+    np.testing.assert_allclose(got['train/nll'], want['train/nll'], rtol=1e-4)
 
 
 @pytest.mark.parametrize('loss', LOSSES)
