@@ -1,4 +1,4 @@
-"""Sudoku of 4 x 4 cells in turns: the environment checks every move.
+"""Trains on sudoku of 4 x 4 cells in turns: the environment checks every move.
 
   tools/run --config=configs/sudoku_turns_tiny.py \\
     --workdir=runs/sudoku --config.seed=0

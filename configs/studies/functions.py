@@ -1,11 +1,10 @@
-"""The recipe of studies whose answers cannot be guessed: functions applied to a
-short string, one after another.
+"""Trains on compositions of string functions: a recipe for studies.
 
-An answer is one of thousands of strings, so that a sample is only right if the
-policy can compute the functions, and pass@k at large k shows what it can reach.
-After the warm start, the model writes the intermediate strings with mistakes.
-RL rewards the final string. Held-out problems have two or three functions, the
-harder ones four.
+An answer is one of thousands of strings, so it cannot be guessed, and pass@k at
+large k measures the problems that the policy can solve. After the warm start,
+the model writes the intermediate strings with mistakes. RL rewards the final
+string. Held-out problems have two or three functions, those of the harder split
+four.
 """
 
 from jaxrl_reason import config as config_lib

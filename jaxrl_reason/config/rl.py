@@ -1,4 +1,4 @@
-"""The section of the rl stage."""
+"""Defines the section of the rl stage."""
 
 import dataclasses
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The sections inside the rl stage's."""
+"""Defines the inner sections of the rl stage."""
 
 import dataclasses
 

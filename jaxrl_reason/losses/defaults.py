@@ -1,6 +1,6 @@
-"""Every setting with its default, meaning, unit and allowed values.
+"""Defines every setting with its default, meaning, unit and allowed values.
 
-Names of choices are keys of dicts of functions; a new part is a new entry.
+Names of choices are keys of dicts of functions. A new part is a new entry.
 """
 
 import math
@@ -75,9 +75,9 @@ DEFAULTS = dict(
   ddof=1,  # a group's variance is divided by n - ddof
   eps=1e-6,  # added to the standard deviation, in reward units
   singleton='zero',  # a row alone in its group gets 'zero' or its 'reward'
-  skip_empty=False,  # leave rows without a token out of group statistics
+  skip_empty=False,  # exclude rows without tokens from group statistics
   baseline=0.0,  # reinforce: constant subtracted, in reward units
-  threshold=0.0,  # of positives, signs, passk, sft: a success is above this
+  threshold=0.0,  # positives, signs, passk, sft: rewards above are successes
   value_beta=0.5,  # optimal_value: weight of the KL in V*, reward units
   divide_by_std=False,  # best_of_group: divide by the group's deviation
   keep_k=4,  # gfpo: rows kept per group
@@ -110,7 +110,7 @@ DEFAULTS = dict(
   resample_power=2.0,  # power: the weight is |reward| to this power
   # --- advantage -> loss per token
   policy='ppo_clip',  # a key of POLICIES, TRUST_REGIONS or BELLMAN
-  ratio='token',  # a key of LEVELS: what pi / old is taken over
+  ratio='token',  # level of the ratio pi / old, a key of LEVELS
   ratio_to='old',  # the ratio's denominator: 'old', 'sampler' or 'ref'
   clip_low=None,  # ratio >= 1 - clip_low (gmpo: e^-clip_low); None: policy's
   clip_high=None,  # ratio <= 1 + clip_high (gmpo: e^clip_high); None: policy's
@@ -118,8 +118,8 @@ DEFAULTS = dict(
   dual_clip=None,  # cap on the ratio where A < 0; None: no cap
   kl_cov_coef=1.0,  # kl_cov: weight of |log ratio| per nat
   cov_share=2e-4,  # clip_cov, kl_cov: share of the batch's tokens
-  cov_low=1.0,  # clip_cov: covariances drawn from are above this
-  cov_high=5.0,  # ... and below this
+  cov_low=1.0,  # clip_cov: smallest covariance of clipped tokens
+  cov_high=5.0,  # clip_cov: largest covariance of clipped tokens
   tau_pos=1.0,  # sapo: temperature where A > 0
   tau_neg=1.05,  # sapo: temperature elsewhere
   drift_coef=0.0,  # cpgd: weight of KL(old || pi) per nat
@@ -138,62 +138,62 @@ DEFAULTS = dict(
   rover_rho=1.0,  # rover: Q = rho log (pi / old)
   entropy_share=None,  # train only on this share of tokens, by entropy
   random_share=None,  # train only on this share of tokens, drawn at random
-  entropy_quantile=0.8,  # Archer: high entropy starts here, within a row
-  max_row_drift=None,  # drop negative rows past this mean drift, in nats
-  max_second_moment=None,  # M2PO: mean (log old / sampler)^2 kept, nats^2
-  max_prompt_tv=None,  # TVPO: a prompt's total variation from the ratio's old
+  entropy_quantile=0.8,  # Archer: quantile in a row where high entropy starts
+  max_row_drift=None,  # drop negative rows with a larger mean drift, in nats
+  max_second_moment=None,  # M2PO: largest mean (log old / sampler)^2, nats^2
+  max_prompt_tv=None,  # TVPO: largest total variation of a prompt's tokens
   # --- data from another policy
-  drop_truncated=False,  # rows cut off at the limit are not trained on
-  offpolicy='same',  # is_offpolicy tokens: a key of OFFPOLICY
+  drop_truncated=False,  # do not train on rows that reach the limit of tokens
+  offpolicy='same',  # loss of off-policy tokens, a key of OFFPOLICY
   luffy_gamma=0.1,  # luffy: f(p) = p / (p + gamma)
   correction='none',  # 'none' or a key of CORRECTIONS: weight old / sampler
-  correction_level='token',  # a key of LEVELS
+  correction_level='token',  # level of the weight, a key of LEVELS
   correction_low=None,  # smallest weight; None: 0
   correction_high=2.0,  # largest weight; None: unbounded
   correction_normalise=False,  # divide by the batch's mean weight
-  reject_by='ratio',  # a key of REJECT_BY
-  reject_level='sequence_mean',  # a key of REJECT_LEVELS
+  reject_by='ratio',  # quantity that rejects rows, a key of REJECT_BY
+  reject_level='sequence_mean',  # its level, a key of REJECT_LEVELS
   reject_low=None,  # reject where old / sampler is below; None: never
   reject_high=None,  # reject where old / sampler is above; None: never
   veto=None,  # reject rows with a token's old / sampler below; None: never
   sft_coef=0.0,  # weight of the likelihood of the `sft_mask` tokens
-  sft_on='right',  # whose tokens: a key of SFT_ON
-  sft_coef_end=None,  # its value after sft_steps; None: constant
-  sft_steps=1,  # updates over which it changes
-  sft_shape='linear',  # 'linear' or 'cosine'
-  sft_loss='sft',  # 'sft' or 'dft'
-  length_lambda=None,  # weight rows by length, Lambda-GRPO; None: not
-  length_spread=1 / 9,  # ... per standard deviation of the group's lengths
+  sft_on='right',  # rows whose tokens these are, a key of SFT_ON
+  sft_coef_end=None,  # sft_coef after sft_steps; None: constant
+  sft_steps=1,  # updates over which sft_coef changes
+  sft_shape='linear',  # shape of this change: 'linear' or 'cosine'
+  sft_loss='sft',  # loss of these tokens: 'sft' or 'dft'
+  length_lambda=None,  # Lambda-GRPO: weight of rows by length; None: equal
+  length_spread=1 / 9,  # change of it per standard deviation of lengths
   # --- loss per token -> loss
   aggregation='token_mean',  # a key of AGGREGATIONS
   fixed_length=None,  # divisor of 'fixed_length', in tokens; None: T
-  count_empty=False,  # whether rows without a token count as rows
+  count_empty=False,  # count rows without tokens in means over rows
   # --- KL
   kl_coef=0.0,  # per nat; 0: no reference is ever computed
   kl='k3',  # a key of KL_ESTIMATORS
-  kl_in='loss',  # 'loss' or 'reward'
-  kl_to='ref',  # 'ref', 'old' or 'sampler'
+  kl_in='loss',  # place of the KL term: 'loss' or 'reward'
+  kl_to='ref',  # KL to the policy 'ref', 'old' or 'sampler'
   kl_max=None,  # clamp of the KL per token, in nats; None: no clamp
   kl_max_on='estimate',  # value that kl_max clamps: 'estimate', 'weighted'
   kl_weighted=False,  # times the ratio pi / old (DeepSeek-V3.2)
   kl_high_entropy=1.0,  # Archer: factor on high-entropy tokens
   kl_target=None,  # adaptive coefficient: nats per token; None: constant
-  kl_horizon=10000,  # ... and its horizon, in rows
+  kl_horizon=10000,  # horizon of the adaptive coefficient, in rows
   # --- a teacher
   distill_coef=0.0,  # weight per nat; 0: no teacher
   distill='advantage',  # a key of DISTILL: form of the divergence
   distill_beta=0.5,  # jsd: share of the teacher in the mixture
-  distill_top_k=0,  # reverse, forward, jsd, tv: the likeliest; 0: all
-  distill_top_of='teacher',  # whose likeliest: 'teacher' or 'policy'
+  distill_top_k=0,  # reverse, forward, jsd, tv: likeliest tokens; 0: all
+  distill_top_of='teacher',  # model of these tokens: 'teacher' or 'policy'
   distill_gamma=0.0,  # advantage: IW-OPD's weight of early tokens; 0: none
   distill_max=None,  # clamp of a sampled token's estimate, nats; None: none
   # --- entropy
   entropy_coef=0.0,  # per nat; the bonus is subtracted from the loss
-  entropy_bonus_share=None,  # only on this share of tokens, by entropy
+  entropy_bonus_share=None,  # share of tokens with the bonus, by entropy
   entropy_target=None,  # adaptive coefficient: nats per token; None: constant
-  entropy_step=1e-3,  # ... and its step per update
-  entropy_coef_min=0.0,  # ... its smallest value while it is in force
-  entropy_coef_max=1.0,  # ... and its largest value
+  entropy_step=1e-3,  # step of the adaptive coefficient per update
+  entropy_coef_min=0.0,  # smallest adaptive coefficient while it is active
+  entropy_coef_max=1.0,  # largest adaptive coefficient
 )
 
 # Names that other libraries give to a setting.
@@ -268,8 +268,8 @@ INTEGERS = frozenset(
   'divergence_top_k'.split()
 )
 PAIRS = frozenset('vespo_pos vespo_neg topr_pos topr_neg'.split())
-# Numbers that have to exceed 0, and smallest and largest value of others; None:
-# open. Of a tuple, every number.
+# Numbers that must exceed 0, then the smallest and largest value of others;
+# None: unbounded. In a tuple, every number is checked.
 POSITIVE = frozenset(
   'lambda_alpha value_clip entropy_kappa adv_max tau_pos tau_neg md_tau '
   'max_divergence tbrm_beta rover_rho luffy_gamma correction_high reject_high '

@@ -22,7 +22,7 @@ from jaxrl_reason.verifiers.math import prose, second_guesses
 from jaxrl_reason.verifiers.math.expr import answers, units, words
 from jaxrl_reason.verifiers.math.expr.nodes import MAX_CHARS
 
-MAX_COMPLETION = 200_000  # characters that are looked at, from the end
+MAX_COMPLETION = 200_000  # last characters that are read
 BRACES = re.compile(r'\\.|[{}]', re.S)
 BETWEEN_BOXES = re.compile(
   r'(?:[\s$,;.&/|(){}]|\\[()\[\],;: ]|\\quad|\\text|\band\b|\bor\b|[或和且])*'
@@ -47,8 +47,8 @@ SENTENCE_END = re.compile(
   r'\.(?=\s|\$?$)|\n|。|(?<=[.$])\s*I hope|,? (?:because|since|which|so that) '
   r'|(?<=[0-9}$]) of (?:a|an|the|her|his|their|its) '
 )
-# "$204 + $160" are prices, and so are "204$ + 160$": a formula does not stop at
-# a space it did not begin with, nor before a digit.
+# "$204 + $160" and "204$ + 160$" are prices: a formula ends after a space only
+# if it begins with one, and never before a digit.
 MATH = re.compile(
   r'\$\$(.+?)\$\$'
   r'|(?<!\\)\$(?! ?[0-9][^$]*\$ ?[0-9])(?!(?<=[0-9]\$)\s)'
@@ -57,7 +57,7 @@ MATH = re.compile(
   re.S,
 )
 DIGIT = re.compile('[0-9]')
-# Of *italic* and __underlined__ texts the numbers only: 2 * 3 is a product.
+# *italic* and __underlined__ texts must be numbers, because 2 * 3 is a product.
 BOLD = re.compile(
   r'\*\*([^*\n]+)\*\*'
   r'|(?<![\w*\\)])\*(-?\\?\$?[0-9][^*\s]*)\*(?![\w*(\\])'
@@ -277,7 +277,7 @@ def best_part(text: str, which: int) -> str | None:
 
 
 def _is_one_value(match: re.Match) -> bool:
-  """Returns whether a date, or 2 hours and 30 minutes, is written."""
+  """Returns whether a text is a date, or a time such as 2 hours 30 minutes."""
   if match.re is DATE:
     return words.date(match[0]) is not None
   return units.is_smaller(match[2], match[1])

@@ -1,6 +1,7 @@
-r"""Tells answers from the words of sentences around them.
+r"""Separates answers from the words of sentences around them.
 
-`\boxed{The value of $f(3)$ is 9}` and `12, n = 3` name an answer and say more.
+`\boxed{The value of $f(3)$ is 9}` and `12, n = 3` contain an answer and more
+text.
 """
 
 import re
@@ -8,7 +9,7 @@ import re
 from jaxrl_reason.verifiers.math import second_guesses
 from jaxrl_reason.verifiers.math.expr.vocabulary import HEDGES
 
-MAX_BARE = 300  # characters of a text that may be an answer as it stands
+MAX_BARE = 300  # largest length of a text that is only an answer
 NUMBER = re.compile(
   r'(?:(?<![\w)\]}.])[-\u2212])?(?:\\?[$\u20ac\u00a3\u00a5] ?)?'
   r'(?:[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)'
@@ -20,7 +21,7 @@ PROSE = re.compile(
   r'number|must|can|will|so|it)\b|[？?]|因此|所以|因为|由|得|则|故|是',
   re.I,
 )
-# Two words that begin a text, or three in a row: prose with numbers in it.
+# Two words at the beginning, or three in a row: prose with numbers.
 SENTENCE = re.compile(
   r"(?=.*[0-9])(?:[A-Z][\w'’]*,? [a-zA-Z][\w'’]+ [^:]*[0-9]"
   r"|.*?(?<![\\\w])(?:[A-Za-z'’]{2,},? +){2}[A-Za-z]{2})"
@@ -36,7 +37,7 @@ CORRECTION = re.compile(
 NEGATED = re.compile(r"(?:n['’]t|\s+(?:not|never|neither))\b", re.I)
 VERB = r'\b(?:is|are|was|were|equals?|gives?|gets?|have|has|be)\b'
 BREAK = re.compile(r'[\s-]+')
-# A number in front of words that no grammar knows, and no more mathematics.
+# A number before unknown words, without further mathematics.
 COUNTED = re.compile(r'([^A-Za-z(<!?"]*[0-9]%?)\s*[A-Za-z(<!?"][^0-9=+*/^\\]*')
 TEXT = re.compile(r'\\(?:text[a-z]*|mathrm|mbox)\s*\{([^{}]*)\}')
 # Words, and numbers only inside of $f(3)$, f(3) and ordinals.
@@ -49,8 +50,8 @@ NAMED_VALUE = re.compile(
 )
 NO_VALUE = re.compile(r"n['’]t\b|\b(?:none|nothing|neither|nor|never)\b", re.I)
 _IS = r'=\s*-?[0-9][0-9./]*'
-# Letters of integers name a case without words: 12, n = 3 (see `quotients`);
-# other letters do with them: 12 when x = 3.
+# Letters of integers are a case without a word: 12, n = 3 (see `quotients`).
+# Other letters need a word: 12 when x = 3.
 CASE = re.compile(
   r'([^=<>;]*?[^=<>;,\s(])(?:[\s,(]|\\[,;: ]|\\q?quad)+'
   rf'(?:[nmk]\s*{_IS}|(?:(?:(?:with )?equality )?(?:\w+ed )?'
@@ -61,19 +62,19 @@ CASE = re.compile(
 
 
 def is_bare(text: str) -> bool:
-  """Returns whether a text is no sentence: such a text may be an answer as it
-  stands.
-  """
+  """Returns whether a text is not a sentence, so that it may be an answer."""
   return len(text) <= MAX_BARE and '\n' not in text and not PROSE.search(text)
 
 
 def is_sentence(text: str) -> bool:
-  """Numbers in a sentence; "5, or maybe six" is an answer in doubt."""
+  """Returns whether a text is a sentence with numbers. "5, or maybe six" is
+  not: it is a doubtful answer.
+  """
   return bool(SENTENCE.match(text)) and not DOUBT.search(text)
 
 
 def counted(text: str) -> str | None:
-  """Finds the 5 of "5 (rounded up!)", where the whole is not understood."""
+  """Returns the 5 of "5 (rounded up!)", if the whole cannot be parsed."""
   if DOUBT.search(text) or HEDGES & set(BREAK.split(text.lower())):
     return None  # 5 (or six), 5 squared
   match = COUNTED.fullmatch(text[:MAX_BARE])
@@ -82,7 +83,7 @@ def counted(text: str) -> str | None:
 
 
 def named_value(text: str) -> str:
-  """Returns the 9 of "the value of $f(3)$ is 9"; other texts as they are."""
+  """Returns the 9 of "the value of $f(3)$ is 9"; other texts unchanged."""
   plain = TEXT.sub(r'\1', text)
   match = NAMED_VALUE.fullmatch(plain) if len(plain) <= MAX_BARE else None
   if match is None or _is_in_doubt(plain) or not is_bare(match[1]):

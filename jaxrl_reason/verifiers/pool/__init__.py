@@ -258,7 +258,7 @@ class VerifierPool:
     self._sock.close()
 
   def _write(self):
-    """Thread: sends cases to the nursery, so that submit never waits for it."""
+    """Sends cases to the nursery, in a thread, so that submit never waits."""
     while (numbers := self._outbox.get()) is not None:
       with self._lock:
         cases = [(n, self._open[n]) for n in numbers if n in self._open]
@@ -268,7 +268,7 @@ class VerifierPool:
         self._sock.sendall(b''.join(data))
 
   def _read(self):
-    """Thread: reads verdicts; starts a new nursery if one died."""
+    """Reads verdicts in a thread, and starts a new nursery if one died."""
     barren = 0
     while True:
       answered = self._receive()
