@@ -108,12 +108,15 @@ class RL(Training):
   top_p: Nucleus = 1.0
   # Smallest probability of a sampled token, relative to the likeliest token.
   min_p: Share = 0.0
-  # Penalties of tokens that prompt or completion have so far; subtracted once,
-  # and for each time, of tokens that the completion has (`logits.Penalties`).
+  # Divisor of positive logits, and factor of negative ones, for tokens of the
+  # prompt or the completion so far (`logits.Penalties`); 1: none.
   repetition_penalty: Positive = 1.0
+  # Number subtracted from the logits of tokens of the completion; 0: none.
   presence_penalty: Penalty = 0.0
+  # Number subtracted from the logit of a token for each occurrence in the
+  # completion; 0: none.
   frequency_penalty: Penalty = 0.0
-  # Text of one token, or id:NUMBER -> number added to the token's logit.
+  # Text of one token, or id:NUMBER -> number added to the logit of the token.
   logit_bias: dict = mapping()
   slots: CountOrNone = 0  # samples of a problem decoded at a time; 0: all
   # Largest number of segments in which the cache of completions grows.
