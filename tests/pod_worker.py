@@ -54,7 +54,7 @@ def signalled(what: str, args: list[str]):
     if total(self, *given) != int(step) or sent:
       return before(self, *given)
     sent.append(name)
-    if phase == 'save':  # one that is under way
+    if phase == 'save':  # the save in progress
       before(self, *given)
     if phase == 'compile':
       threading.Thread(target=when_compiling, args=(name, whom)).start()

@@ -24,7 +24,7 @@ COMMAND = re.compile(
 )
 # The room of the package that is called as the folder is.
 ROOM = re.compile(r'tools/(?!run\b|test\b|docs\b|launch/|benchmarks/)')
-# A name in place of what a reader has.
+# A placeholder for a name of the reader.
 STAND_INS = (
   'X.py',
   'configs/X.py',

@@ -18,5 +18,5 @@ def get_config():
   c.eval.update(every=8, problems=8, samples=2)
   c.checkpoint.update(every=4, keep=2)
   c.log_every = 2
-  c.rollouts.every = 0  # a third of a step's compilation, where nobody reads
+  c.rollouts.every = 0  # saves a third of a step's compile time
   return c

@@ -120,7 +120,7 @@ def test_no_flipped_bit_and_no_cut_is_read(tmp_path):
     path.write_bytes(data if i % 2 else whole[:at])
     step, state = found(opened(tmp_path), mesh)
     assert step == 2 and bits(state) == bits(state_of(2, mesh)), (i, at)
-    # It was noted that the run goes on from step 2: undone, for the next.
+    # Undo the note that the run resumed from step 2.
     note = tmp_path / 'w' / emergency.NOTE
     told = json.loads(note.read_text())
     told['starts'] = {k: 4 for k in told['starts']}
@@ -160,7 +160,7 @@ def test_repeated_kills_do_not_fill_the_disk(tmp_path):
     keep(start, mesh, step)
     sizes.append(len(files(tmp_path)))
   assert max(sizes) == 3
-  # The newest is damaged: the one before is there still.
+  # The newest copy is damaged, the previous one is not.
   newest = max(files(tmp_path), key=lambda path: int(path.name.split('.')[0]))
   newest.write_bytes(newest.read_bytes()[:-1])
   assert found(opened(tmp_path), mesh)[0] == 18
@@ -235,7 +235,7 @@ def test_hosts_send_files_to_each_other(served, tmp_path):
   served.put(0, name)
   assert there.read_bytes() == data
   assert served.read(0, name, 5, 1000) == data[5:1005]
-  served.put(0, name)  # it is there: not sent again
+  served.put(0, name)  # exists, so it is not sent again
   with pytest.raises(OSError, match='process 0: .* has 4 of 10 bytes there'):
     served.read(0, name, len(data) - 4, 10)
 

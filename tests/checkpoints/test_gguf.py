@@ -157,7 +157,7 @@ def test_every_tensor_is_the_original(name, texts, tmp_path):
   found = state_of(tmp_path / 'out')
   assert found.keys() == want.keys()
   for key, value in want.items():
-    # Gemma's 1 + w is rounded where w is small.
+    # Gemma's 1 + w is rounded if w is small.
     atol = 1e-7 if name.startswith('gemma') and 'norm' in key else 0
     np.testing.assert_allclose(found[key], value, rtol=0, atol=atol)
   tokens, valid = hf_models.prompts()
@@ -174,7 +174,7 @@ def test_every_tensor_is_the_original(name, texts, tmp_path):
 @pytest.mark.parametrize('kind', ['F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1'])
 def test_every_tensor_is_as_transformers_reads_it(name, kind, texts, tmp_path):
   shape = dict(hidden_size=64, intermediate_size=64, vocab_size=320)
-  if name == 'qwen3':  # where transformers does not read the heads' width
+  if name == 'qwen3':  # transformers ignores the heads' width
     shape['head_dim'] = 128
   model, arch = made(name, **shape)
   path = write(tmp_path / 'm.gguf', model, arch, texts, kind)

@@ -56,7 +56,7 @@ def test_import_of_export_is_bit_identical(
   assert hf.read_config(tmp_path)['torch_dtype'] == dtype
   assert families.from_hf(hf.read_config(tmp_path)) == CONFIG
   assert_same(hf.load(tmp_path, CONFIG, dtype=dtype), want)
-  # Into float32, which holds every number of the narrower types.
+  # float32 represents every number of the narrower types.
   wide = jax.tree.map(lambda x: x.astype('float32'), want)
   assert_same(hf.load(tmp_path, CONFIG), wide)
 

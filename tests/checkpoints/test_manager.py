@@ -134,7 +134,7 @@ def test_no_flipped_bit_is_read(tmp_path, quick):
       checkpoints._manager.reload()
       seen += 1
     else:
-      # Files of orbax's own that hold nothing that is read.
+      # Files of orbax without data.
       assert (step, state) == (6, (6.0, 6.0)), path
       assert path.name in ('commit_success.txt', '_CHECKPOINT_METADATA'), path
     path.write_bytes(data)

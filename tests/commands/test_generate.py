@@ -72,7 +72,7 @@ def test_a_stop_cuts_the_same_completion(generator, folder, prompts, tmp_path):
   ids = generate._ids(generator, {'prompt': 'apples'}, {})
   ((first, second),), _ = generator([ids], [0])
   text = generator.tokenizer.decode
-  # The weights are random: only some characters are whole.
+  # Weights are random, so only some characters are complete.
   known = [c for c in text(first) if c.isascii()]
   stop = known[len(known) // 2]
   g, written = load(folder, stops=[stop]), []
@@ -199,7 +199,7 @@ def test_grade_reads_the_output_of_generate(generator, tmp_path):
     v.score for v in verdicts
   ]
   assert written == given and written[0]['prompt'] == '0\u2028x'
-  # A graded file has prompts too: it is answered anew.
+  # A graded file has prompts too, and is generated again.
   again = tmp_path / 'again.jsonl'
   generate.to_file(generator, graded, again, batch=2)
   assert not any('verdict' in r for r in records.finished(again))

@@ -36,7 +36,7 @@ def test_every_key_is_there_once_with_a_meaning():
   leaves = {k.replace('/', '.') for k in trees.flatten(values)}
   paths = [key.path for key in known]
   assert len(paths) == len({*paths})
-  # Sections of any keys are one key: an example below it, or nothing.
+  # A section of any keys counts as one key.
   for leaf in leaves:
     assert any(f'{leaf}.'.startswith(f'{path}.') for path in paths), leaf
 

@@ -58,7 +58,7 @@ def test_the_state_of_one_process_serves_another_number():
   state, want = data.get_state(), take(data, 4)
   for rows in ([0, 1, 2, 3], [2, 3]):
     other = make(10, np.array(rows))
-    take(other, 1)  # where it stood is forgotten
+    take(other, 1)  # its position is lost
     other.set_state(state)
     for got, batch in zip(take(other, 4), want):
       np.testing.assert_array_equal(got['id'], batch['id'][rows])

@@ -154,7 +154,7 @@ def test_the_next_turn_is_appended_without_drift(folder):
     )
     assert stopped == cut  # the end of the turn is there once
     assert stopped[: len(ids) + len(tokens)] == [*ids, *tokens]
-    # What is appended reads as the template writes it.
+    # The appended text equals that of the template.
     messages = [*messages, {'role': 'assistant', 'content': text}, AGAIN]
     assert tokenizer.decode(stopped) == tokenizer.decode(
       tokenizer.encode(template.render(messages))

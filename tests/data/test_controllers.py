@@ -127,7 +127,7 @@ def test_draws_follow_the_law(name, settings, changes, weights):
   want, got = weights / weights.sum(), drawn(c, s)
   assert not got[want == 0].any()
   np.testing.assert_allclose(got, want, atol=5 * np.sqrt(0.25 / M / 1e5))
-  # Seeded by the step: the same again, and others at the next.
+  # The step is the seed: equal for one step, different for the next.
   propose = jax.jit(lambda i: c.propose(s, KEY, 5, i))
   ids = [propose(i) for i in (3, 3, 4)]
   np.testing.assert_array_equal(ids[0], ids[1])

@@ -97,7 +97,7 @@ def test_a_question_occurs_once_and_in_one_split(tmp_path):
   spaced = [{'question': ' What  is 3 +\n1?', 'answer': '4'}, ROWS[3]]
   write(tmp_path / 'train-00000-of-2.jsonl', [*ROWS[:20], *spaced])
   write(tmp_path / 'train-00001-of-2.jsonl', ROWS[10:30])
-  write(tmp_path / 'trainer.jsonl', ROWS[50:60])  # is none of them
+  write(tmp_path / 'trainer.jsonl', ROWS[50:60])  # is not a train file
   write(tmp_path / 'test.jsonl', ROWS[25:40])
   found = files.load(tmp_path)
   assert prompts(found['train']) == prompts_of(range(25))
@@ -257,7 +257,7 @@ class Characters:
     ({'question': 'x' * 41}, None, 'the prompt has 41 tokens and data.prompt'),
     ({'answer': 'y' * 20}, 20, 'solution has 21 tokens and data.completion'),
     ({'answer': 'y' * 20}, None, ''),
-    # A stage with shorter rows than the run's own.
+    # A stage with shorter rows than the run.
     ({'answer': 'y' * 15}, 15, 'solution has 16 tokens and .*_len is 15'),
   ],
 )

@@ -90,7 +90,7 @@ GOOD = json.dumps(ROWS[0])
 )
 def test_an_error_names_file_and_row(folder, tmp_path, rows, words):
   write(folder, rows)
-  for _ in range(2):  # a failure leaves nothing that passes for data
+  for _ in range(2):  # a failure leaves no data
     with pytest.raises(ValueError) as error:
       gsm8k.load(folder, tmp_path / 'cache')
     assert all(word in str(error.value) for word in words)
@@ -142,7 +142,7 @@ def test_a_download_is_checked_and_cached(folder, tmp_path, monkeypatch):
   with serve(folder) as site:
     publish(monkeypatch, folder, site)
     first = gsm8k.load(None, tmp_path / 'cache')
-    write(folder, ROWS[:4])  # what the sums do not belong to
+    write(folder, ROWS[:4])  # does not match the checksums
     with pytest.raises(tfds.download.download_manager.NonMatchingChecksumError):
       gsm8k.load(None, tmp_path / 'other')
   # Without the server: from the cache.

@@ -101,7 +101,9 @@ def test_special_tokens(pair):
     end, pad = (ours.encode(t)[0] for t in ('<|im_end|>', '<|endoftext|>'))
     assert ours.eos_ids == (end, pad) and ours.pad_id == pad
     assert ours.bos_id is None and ours.prefix_ids == ()
-    assert ours.decode(ours.encode('<think>')) == '<think>'  # no special one
+    assert (
+      ours.decode(ours.encode('<think>')) == '<think>'
+    )  # not a special token
   else:
     end = ours.encode('x<|eot|>')[-1]
     assert ours.eos_ids == (2, end) and ours.pad_id == 2

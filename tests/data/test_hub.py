@@ -92,7 +92,7 @@ def test_a_data_set_by_name_with_its_fields_guessed(hub, tmp_path):
   found, log = load(hub, tmp_path, 'hf:openai/gsm8k')
   assert found == {'train': pairs(0, 9), 'test': pairs(9, 12)}
   assert "data.files.question='problem', data.files.answer='solution'" in log
-  # Without a network: what was fetched, and nothing that was not.
+  # Without a network: only downloaded files are available.
   hub.close()
   again, _ = load(hub, tmp_path, 'hf:openai/gsm8k')
   assert again == found

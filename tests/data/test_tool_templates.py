@@ -102,7 +102,7 @@ def test_an_observation_has_the_place_of_the_template(style, tmp_path):
   if style == 'llama':
     inside = hostile.replace('"', '\\"').replace('\n', '\\n')
   assert text == before + inside + after and not cut
-  # What the answer says is no marker, what the template says is.
+  # Text of the observation is not a marker, text of the template is.
   special = [i for i in ids if i in set(tokenizer.special_ids)]
   want = (before + after).count('<|im_end|>') + (before + after).count('<|im_s')
   assert len(special) == want

@@ -68,7 +68,7 @@ def test_an_invalid_move_is_reported_and_changes_nothing(name):
   good = [own for own, _ in example['turns']]
   wanted = played(name, example, good)
   asks = [';', 'zz;', '\0;', 'x' * 40 + ';', good[0][:-1] + ' ;']
-  if name != 'lookup':  # there, what asks nothing is the last word
+  if name != 'lookup':  # in lookup, a turn without a request ends the episode
     asks += ['', 'z']
   for wrong in asks:
     got = played(name, example, [wrong, *good])

@@ -99,7 +99,7 @@ def test_batch_and_devices_change_no_record(whole, rows, devices):
 
 def test_remaining_samples_do_not_depend_on_the_interruption(whole):
   assert_same(drawn(8, first=3), whole[3 * 6 :])
-  # More samples are further ones, not others.
+  # More samples do not change the first ones.
   fewer = [r for r in whole if r['sample'] < 3]
   assert_same(drawn(8, samples=range(3)), fewer)
 

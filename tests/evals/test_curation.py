@@ -68,7 +68,7 @@ def test_removed_rows_and_reasons(folder):
   assert removed[1]['words'] in 'how far is it from here to the moon'
   train_rows, test = jsonl(out / 'train.jsonl'), jsonl(out / 'test.jsonl')
   ids = sorted(r['id'] for r in train_rows + test)
-  assert ids == [0, *range(4, 64)]  # 2 repeats 0 but for a space
+  assert ids == [0, *range(4, 64)]  # 2 repeats 0 up to a space
   assert 4 <= len(test) <= 22  # a fifth of 61
   for rows, held in ((train_rows, False), (test, True)):
     for row in rows:
@@ -78,7 +78,7 @@ def test_removed_rows_and_reasons(folder):
   assert report['rows'] == 64 and report['repeated'] == 1
   assert report['removed'] == {'near duplicate': 1, 'in an evaluation file': 1}
   assert '64 rows, 1 of them repeated' in text
-  # What is written is read again as a data set.
+  # The output is read as a data set.
   assert files.load(out)['test']
 
 

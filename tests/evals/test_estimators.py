@@ -46,7 +46,7 @@ def test_best_of_k_is_the_mean_over_subsets():
     want = mean(scores_[max(s, key=order.__getitem__)] for s in sets)
     found = estimators.best_of_k(scores_, order, k)
     assert found == pytest.approx(want)
-  # Of equals nobody is preferred, wherever the right one stands.
+  # Ties are broken independently of the position of the correct answer.
   for right in ([1.0, 0.0, 0.0], [0.0, 0.0, 1.0]):
     assert estimators.best_of_k(right, [5.0] * 3, 3) == pytest.approx(1 / 3)
 
@@ -107,7 +107,7 @@ def test_intervals_have_their_coverage(n_problems, k):
     value, draws = estimators.ratio(num, np.ones(n_problems))
     e = estimators.estimate(value, draws, n_problems)
     held += e.low <= truth <= e.high
-  # 95 % promised; 400 trials know it to 1.1 %, few problems cost some.
+  # The nominal coverage is 95 %; 400 trials have an error of 1.1 %.
   assert 0.91 <= held / trials <= 0.98
 
 
@@ -218,7 +218,7 @@ def test_auroc_is_that_of_all_pairs():
     row(i % 9, i, float(rng.random() < 0.6), confidence=q / 5)
     for i, q in enumerate(rng.integers(0, 6, 60), start=1)
   ]
-  rows += [row(9, 1, 1.0)]  # states none
+  rows += [row(9, 1, 1.0)]  # without a stated confidence
   q = {right: [] for right in (0, 1)}
   for r in rows[:-1]:
     q[r['verdict']['score']].append(r['confidence'])

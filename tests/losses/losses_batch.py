@@ -81,7 +81,7 @@ def edge_batch(seed=0, spread=0.5, poison=True):
   if poison:
     for k, x in arrays.items():
       x[~mask] = {'logp': np.nan, 'old': -np.inf, 'ref': np.nan}.get(k, np.inf)
-  # What float32 can hold, so that both sides start from the same numbers.
+  # Values of float32, so that both sides have the same inputs.
   arrays = {k: np.float64(np.float32(x)) for k, x in arrays.items()}
   reward = np.float64(np.float32(reward))
   valid = np.isfinite(reward)

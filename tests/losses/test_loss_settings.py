@@ -77,7 +77,7 @@ def test_overrides_win_over_the_preset():
     ),
     ({'pos_weight': 0, 'neg_weight': 0}, ['pos_weight=0', 'neg_weight=0']),
     ({'policy': 'tbrm', 'kl_coef': 0.1}, ["'tbrm'", 'kl_coef']),
-    # Nothing would read these.
+    # These settings have no effect.
     ({'advantage': 'group_mean', 'ddof': 0}, ['ddof=0', "'group_mean'"]),
     ({'policy': 'log_likelihood', 'clip_high': 0.3}, ['clip_high=0.3']),
     ({'kl': 'k1'}, ["kl='k1'", 'kl_coef=0.0']),

@@ -209,12 +209,12 @@ def test_end_to_end_against_the_twin(name, end_to_end, batch):
   count_empty = without_kl(name)['count_empty']
   w = twin.aggregation_weights(mask, how, count_empty=count_empty)
   want, want_grad = twin.total(both, w)
-  # The loss sums terms of both signs up to e^25: relative to their size.
+  # Relative to the size of terms, which have both signs and are up to e^25.
   assert abs(loss - want) <= rtol * (w * np.abs(both[0])).sum()
   close(grad, want_grad, rtol, name)
 
 
-# Every part of the loss, in as few programs as show it.
+# Every part of the loss, in few programs.
 PARTS = {
   'grpo': {},
   'dr_grpo': {'dual_clip': 3.0},

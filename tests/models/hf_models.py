@@ -216,7 +216,7 @@ CASES = {
   'qwen3_next': (
     'Qwen3Next',
     dict(
-      num_hidden_layers=5,  # the last is none of a whole period
+      num_hidden_layers=5,  # the last layer is not part of a full period
       num_experts=5,
       num_experts_per_tok=2,
       moe_intermediate_size=24,
@@ -329,7 +329,7 @@ ODD = dict(
   num_attention_heads=3,
   num_key_value_heads=1,
   vocab_size=71,
-  layer_types=None,  # what the family has them be
+  layer_types=None,  # the default of the family
 )
 WITH_WIDTH_OF_HEADS = (
   'llama2 llama3 qwen3 qwen3_moe mistral gemma2 gemma3 mixtral gemma glm4 '

@@ -92,7 +92,7 @@ FAMILIES['qwen3_5_text'] = {
   for key, value in FAMILIES['qwen3_next'].items()
   if 'expert' not in key
 }
-# Made of kinds of layers that others hold as well, so that one test will do.
+# Other families have the same kinds of layers, so one test is enough.
 ALIKE = {
   'olmo3': dict(num_hidden_layers=5, head_dim=6, sliding_window=5),
   'olmoe': dict(

@@ -8,7 +8,7 @@ import pytest
 from jaxrl_reason.models.parts import grouped
 
 M, K, F = 300, 7, 130
-# An expert without rows; rows past the last run belong to nobody.
+# One expert has no rows, and rows after the last run have no expert.
 SIZES = np.array([100, 0, 37, 150])
 
 

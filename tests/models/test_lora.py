@@ -133,7 +133,7 @@ def test_only_trained_weights_change_and_have_state(trio, trainable):
   }
   n = sum(trees.flatten(params)[p].size for p in chosen)
   assert 2 * n <= trees.n_params(state.opt_state) <= 2 * n + 5  # and counts
-  # The reference is what is trained as it was, or the adapters off.
+  # The reference is a copy of the trained weights, or the adapters off.
   n_ref = trees.n_params(state.ref_params)
   assert n_ref == (0 if model.adapters_off else n)
   update = jax.jit(

@@ -21,7 +21,7 @@ from jaxrl_reason.update import optim
 
 pytestmark = pytest.mark.parity
 
-# What a config.json cannot do without.
+# Required keys of a config.json.
 FEW = dict(
   vocab_size=64,
   hidden_size=512,
@@ -264,7 +264,7 @@ def test_logits_equal(case):
   want = their_logits(case.theirs, case)
   gap = np.abs(case.logits - want)[case.valid]
   assert gap.max() < 1e-4
-  assert want[case.valid].std() > 0.2  # there is something to differ in
+  assert want[case.valid].std() > 0.2  # values vary
 
 
 def test_greedy_generations_are_identical(case):

@@ -107,7 +107,7 @@ def test_the_kernel_samples_the_tokens_of_the_einsum():
   [
     ({}, [range(6)]),
     (dict(windows=(5, 5, 0) * 2), [range(i, i + 4, 3) for i in range(3)]),
-    # Local ones are left over.
+    # The remaining layers are local.
     (
       dict(windows=(5, 0, 5, 0, 5, 5)),
       [range(0, 4, 2), range(1, 4, 2), range(4, 6)],
@@ -121,7 +121,7 @@ def test_layers_are_in_one_entry_each(shape, ranges):
   found = stretches.entries(c)
   assert [list(r) for r in found] == [list(r) for r in ranges]
   assert sorted(i for r in found for i in r) == list(range(6))
-  # On a CPU layers go one by one if nothing is said.
+  # On a CPU, layers are unrolled by default.
   c = small_config(layers=6, **shape)
   assert [list(r) for r in stretches.entries(c)] == [[i] for i in range(6)]
 

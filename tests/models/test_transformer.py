@@ -119,7 +119,7 @@ def test_padding_and_nan_in_padding_change_nothing(tiny, side):
   pad = (3, 0) if side == 'left' else (0, 3)
   tokens, valid = rows()
   want = logits(model, params, tokens, valid)
-  bad = 15  # this token's embedding becomes NaN; the rows must not use it
+  bad = 15  # its embedding becomes NaN, so rows must not use it
   tokens = tokens % 15
   want = logits(model, params, tokens, valid)
   tokens = jnp.pad(tokens, ((0, 0), pad), constant_values=bad)

@@ -294,7 +294,7 @@ def product(seconds: float, **exchanges) -> costs.Event:
 @pytest.mark.parametrize(
   'events, whole, waited',
   [
-    # Begun and ended at once: waited for.
+    # Started and ended without an operation in between: not hidden.
     ([product(1), product(0, a=gather(2)), product(1)], 4, 2),
     # Hidden by the product between, or by half.
     ([product(0, a=gather(2)), product(3), product(0, a=gather(2))], 3, 0),

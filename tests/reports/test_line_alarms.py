@@ -104,7 +104,7 @@ def test_an_evaluation_that_rose_and_falls_again_is_noticed():
     begun += watch.add(10 * i + 9, {'eval/heldout/pass@1': accuracy})
   assert len(begun) == 1
   assert begun[0].startswith('reward rises while evaluation falls (train/rew')
-  # The evaluation falls with the reward: that is another trouble.
+  # The evaluation falls with the reward, which is another problem.
   watch = line_alarms.LineAlarms()
   for i, accuracy in enumerate(held):
     line = {'train/reward_mean': accuracy, 'eval/heldout/pass@1': accuracy}
@@ -117,7 +117,7 @@ def test_copies_are_wrong_answers_that_samples_share():
     return {'problem': problem, 'completion': text, 'verdict': verdict}
 
   rows = [row(0, '7'), row(0, '7'), row(0, '8'), row(1, '7')]
-  rows += [row(2, '5', True)] * 4  # all samples are right, as they should be
+  rows += [row(2, '5', True)] * 4  # all samples are correct
   assert signs.shares(rows)['rollouts/copies'] == 2 / 8
 
 

@@ -267,7 +267,7 @@ def test_evaluations_are_compared(tmp_path):
     tmp_path / 'ev', {'base': [2, 1, 1, 1], 'tuned': [4, 4, 0, 0]}
   )
   cells = answer_folders.read(path, 0, answers.Blocks())
-  # The greedy answer is no sample.
+  # The greedy answer is not a sample.
   assert [(c.model, c.samples, c.right) for c in cells] == [
     ('base', 4, {0: 2, 1: 1, 2: 1, 3: 1}),
     ('tuned', 4, {0: 4, 1: 4, 2: 0, 3: 0}),
@@ -310,7 +310,7 @@ def test_the_kl_to_the_base_is_drawn(tmp_path):
   nats, tokens = np.array([1.0, 5.0, 0.0]), np.array([4.0, 10.0, 6.0])
   for row in rows:
     i = row['problem']
-    # The greedy answer is no draw of the policy.
+    # The greedy answer is not sampled from the policy.
     row |= {'length': int(tokens[i]) // 2, 'logp': -3.0, 'base_logp': -9.0}
     if row['sample']:
       row['base_logp'] = -3.0 - nats[i] / 2

@@ -69,7 +69,7 @@ def test_rewards_of_tokens(name):
   np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-6)
   order = np.array([3, 0, 5, 1, 2, 4])
   np.testing.assert_array_equal(jax.jit(f)(x[order], MASK[order]), got[order])
-  # What is not masked is not read, and more room changes nothing.
+  # Tokens outside the mask are ignored, and more padding changes nothing.
   hole = MASK.reshape(MASK.shape + (1,) * (x.ndim - 2))
   wide = ((0, 0), (0, 2)) + ((0, 0),) * (x.ndim - 2)
   spoilt = jnp.pad(jnp.where(hole, x, jnp.nan), wide, constant_values=np.nan)

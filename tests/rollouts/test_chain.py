@@ -40,7 +40,7 @@ def test_a_right_draft():
     ('?', 0.5, False, False),
     (':', 1.0, False, False),
     ('!', 0.0, False, False),
-    ('!!', 0.0, False, False),  # nothing gained
+    ('!!', 0.0, False, False),  # no gain
     ('', 1.0, True, False),
   ]
   assert scores == [1, 1, 0, 0, 1]
@@ -49,7 +49,7 @@ def test_a_right_draft():
 def test_a_wrong_draft_and_verdicts():
   out, scores = play(['1#8;', ' n ;', '#7', '#7;', '#7;#7'])
   assert [x[1] for x in out] == [0, 1, 0, 2, 0]  # 2: what refine has gained
-  assert scores == [0, 1, 0, 1, 0]  # two answers in a link are none
+  assert scores == [0, 1, 0, 1, 0]  # two answers in a link are invalid
   for verdict, score, malformed in (
     ('ok;', 0, False), ('nn;', 0, True), ('', 0, True), ('n', 1, False),
     ('okn;', 0, True), ('#7;', 0, True), ('n' + ' ' * 20, 0, True),

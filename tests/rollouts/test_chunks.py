@@ -129,7 +129,7 @@ def test_layout_of_a_rollout(plain):
   np.testing.assert_array_equal(out.turn, np.where(drawn, chunk, 0))
   stops = drawn & (tokens == 1)
   last = at == np.asarray(out.length)[:, None] - 1
-  assert not (stops & ~last).any()  # in whatever chunk, it ends all of them
+  assert not (stops & ~last).any()  # a stop in any chunk ends the completion
   np.testing.assert_array_equal(out.truncated, ~stops.any(1))
   assert {1, 2, 3, 4} <= set((np.asarray(out.turn).max(1)).tolist())
 

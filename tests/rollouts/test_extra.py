@@ -80,7 +80,7 @@ def test_the_samples_of_a_problem_share_a_baseline():
   of = {int(g): whole.tokens[i, : L.P] for i, g in enumerate(whole.group)}
   for i, g in enumerate(np.asarray(batch.group)):
     np.testing.assert_array_equal(batch.tokens[i, : L.P], of[int(g)])
-  # And they are other samples than the first ones.
+  # They differ from the first samples.
   again = [i for i in range(first, len(batch.group))]
   firsts = {
     (int(whole.group[i]), tuple(np.asarray(whole.tokens[i])))
@@ -90,7 +90,7 @@ def test_the_samples_of_a_problem_share_a_baseline():
     (int(batch.group[i]), tuple(np.asarray(batch.tokens[i]))) for i in again
   }
   assert len(new - firsts) > len(new) / 2
-  # A learner takes the batch as any other, in whatever order.
+  # A learner accepts the batch in any order of rows.
   step = jax.jit(lambda s, p: L.fused(L.learner(), s, p, source))
   _, metrics = step(state, L.prompts())
   assert np.isfinite(metrics['loss']) and metrics['extra/groups_max'] >= 1

@@ -27,7 +27,7 @@ def draw(force=None, **static):
 
 def test_no_completion_ends_too_early_or_thinks_too_long():
   free = draw()
-  assert int(free.length.min()) < 6  # there are such to be kept going
+  assert int(free.length.min()) < 6  # some completions end early
   out = draw(forcing.Forcing(8, WAIT, 15, FINAL))
   tokens, n = np.asarray(out.tokens), np.asarray(out.length)
   stops = np.isin(tokens, [1, 2, 3]) & (np.arange(C) < n[:, None])

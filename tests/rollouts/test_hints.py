@@ -45,7 +45,7 @@ def test_a_hint_is_the_beginning_of_the_solution():
     for i, q in enumerate(texts(p.tokens, p.valid))
   ]
   assert texts(got.tokens, got.valid) == want and len(set(n.tolist())) > 3
-  # Left-padded as any prompt: what is real is at the end.
+  # Left-padded as any prompt.
   rising = np.diff(np.asarray(got.valid).astype(int), axis=1)
   assert np.all(rising >= 0) and np.all(got.valid[:, -1])
 
@@ -124,7 +124,7 @@ def test_only_failed_problems_are_tried_again():
   a, b = (np.asarray(x.rollout.tokens) for x in (found, plain))
   np.testing.assert_array_equal(a[kept], b[kept])
   assert np.all(np.any(a[~kept] != b[~kept], axis=1).reshape(-1, L.G).any(1))
-  # All are learnt from as answers to the problem alone.
+  # All are trained on as completions of the problem without the hint.
   width = L.P + ROOM
   np.testing.assert_array_equal(
     rows[0].tokens[:, :width], rows[1].tokens[:, :width]

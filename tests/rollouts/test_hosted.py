@@ -226,7 +226,7 @@ def test_failures_are_text_and_counted():
       told = ['error: timeout', 'error: the tool failed', '12=<<12=<', '=<<1=']
       kept = [
         c for c in told[row // G] if c in TOKENIZER.alphabet
-      ]  # what has no token is left out
+      ]  # turns without tokens are excluded
       assert said in ('', ''.join(kept)[:9]), (row, i, said)
   reward = np.asarray(out.episode.reward).reshape(B, -1)
   assert np.nanmax(reward[3]) == 0.125 and not np.nansum(reward[:3])

@@ -108,7 +108,7 @@ def test_surplus_groups_are_first_in_the_next_step():
   second = rounds([[0, 0, 0, 1], [1, 0, 0, 0]], True, left)
   assert ids_of(second) == [12, 13, 3, 10]
   assert second.account.control['refill']['n'] == 0
-  # What a step does not use up is not kept twice.
+  # Surplus groups are not kept twice.
   third = rounds([[1, 1, 1, 1]], True, second.account.control)
   assert ids_of(third) == [0, 1, 2, 3]
 
@@ -180,7 +180,7 @@ def test_rounds_are_other_samples_of_other_problems():
   assert found.account.rounds == 4  # an untrained model solves next to nothing
   plain = jax.jit(lambda p: run(L.SOURCE, p))(L.prompts())
   np.testing.assert_array_equal(seen.length[0], plain.rollout.length)
-  # The same problems again, in another round, are answered otherwise.
+  # The same problems in another round have other samples.
   again = jax.tree.map(lambda x: np.stack([x] * 4, 1), L.prompts())
   found = jax.jit(lambda p: run(never, p))(again)
   lengths = np.asarray(found.account.seen.length)

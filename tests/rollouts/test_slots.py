@@ -183,7 +183,7 @@ def test_small_caches_stay_close_and_greedy(dtype, most):
   gap = np.abs(got.policy_logp - want.policy_logp)
   assert 1e-4 < gap[same].max() < most  # another distribution, but near
   assert not gap[:, 0].any()  # the first token's is not read from the cache
-  # Rows part at a near tie only, and most do not.
+  # Rows differ only after a near tie, and most do not differ.
   assert same.mean() > 0.8
   assert np.all(gap[~same & np.roll(same, 1, axis=1)] < most)
 

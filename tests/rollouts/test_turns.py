@@ -214,7 +214,7 @@ def test_events_and_ends_are_counted():
     assert events[name].any(), name
   assert (events['too_many'] <= (n_turns == MOST)).all()
   assert not (events['too_many'].astype(bool) & done).any()
-  # Nothing is left over: an episode is done, or one of these says why not.
+  # An episode is done, or one of these is the reason why it is not.
   why = events['too_many'] + events['no_room'] + events['long']
   assert ((why > 0) | done).all()
 

@@ -92,7 +92,7 @@ def run(job: dict) -> None:
     sys.stderr.flush()
     with open(job['log'] + '.count', 'w') as f:
       f.write(str(fault.count))
-  # As an interpreter that ends would: what orbax still has to say is said.
+  # As the interpreter does at exit: orbax may print messages.
   sys.exit(code)
 
 

@@ -70,7 +70,7 @@ def test_every_link_has_metrics(second, tmp_path):
     parts = row['verdict']['parts']
     total = sum(w * parts[k] for w, k in zip(weights, (first, last)))
     assert row['reward'] == pytest.approx(total)
-    # The text is of all links, what asks for one is not in it: `?` is data.
+    # The text has all links without the request `?`, which is an observation.
     own = row['completion'].split(';')
     if len(own) == 2 and second == 'verify':
       right = own[0].rpartition('#')[2] == row['answer']

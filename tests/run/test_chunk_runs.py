@@ -117,7 +117,7 @@ def test_the_host_path_samples_the_same(whole, tmp_path):
 
 
 OLD = {'rl.old_logp': 'sampler'}
-# What else a step may have, and how far sampler and trainer are apart in nats.
+# Other features of a step, and the gap of sampler and trainer in nats.
 BESIDE = {
   'refill, adapters on int8': (
     {

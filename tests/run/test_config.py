@@ -82,7 +82,7 @@ def test_one_sample_is_enough_where_it_has_an_advantage(changes):
   config = config_lib.default()
   config.update_from_flattened_dict({'rl.samples': 1} | changes)
   config_checks.check(config, 1)
-  # What the check goes by, against what the losses give.
+  # Compares the table of the check with the losses.
   settings = config_lib.read(config).objective
   reward, group = jax.numpy.array([0.0, 1.0, 3.0]), jax.numpy.arange(3)
   mask = jax.numpy.ones((3, 2))
@@ -154,7 +154,7 @@ def test_a_misspelled_key_is_an_error_where_it_is_set(change, near):
   with pytest.raises((AttributeError, KeyError), match=near) as error:
     change(config)
   assert '\n' not in str(error.value)
-  config_checks.check(config, 1)  # nothing of it was kept
+  config_checks.check(config, 1)  # the failed check changed nothing
 
 
 def test_keys_of_a_config_that_was_unlocked_are_checked():

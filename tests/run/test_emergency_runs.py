@@ -66,8 +66,8 @@ def pod(env, tmp_path_factory):  # noqa: F811
     shutil.copytree(first, at / name)
     shutil.copytree(disks, at / f'disks_{name}')
   shutil.rmtree(at / 'disks_lost' / 'disk_1')
-  shutil.rmtree(at / 'disks_alone' / 'disk_1')  # its host is gone as well
-  # Number 0 reads what number 1 keeps of it, and the other way round.
+  shutil.rmtree(at / 'disks_alone' / 'disk_1')  # its host is lost too
+  # Each of the two processes reads the copy of its state on the other host.
   for i in (0, 1):
     cut(files_of(at / 'disks_mixed' / f'disk_{i}', i))
     cut(files_of(at / 'disks_torn' / f'disk_{i}', 1))
@@ -84,7 +84,7 @@ def pod(env, tmp_path_factory):  # noqa: F811
 
 def test_two_copies_of_the_last_steps_are_on_the_disks(pod):
   assert all(pod.kept.values()), pod.kept
-  # What has ended leaves nothing behind.
+  # A finished run leaves no copies.
   assert not [p for p in (pod.at / 'disks').rglob('*') if p.is_file()]
 
 

@@ -184,7 +184,7 @@ def survive(runs, untouched, workdir, seed, n):
     code, log, _ = runs(workdir, at, what)
     check_said(code, log)
     if 'holds no checkpoint that can be used' in log:
-      # All of them were hit: said, and nothing is thrown away.
+      # All checkpoints are damaged: reported, and none is removed.
       runs(workdir, flags=['--fresh'])
       assert list((workdir / 'old-1').glob('checkpoints/damaged-*'))
       break
@@ -318,7 +318,7 @@ def test_fresh_keeps_the_old_files(runs, untouched, finished):
   [
     # In the middle of an interval, with a checkpoint before.
     ('dispatch', 6, 3600, 'the steps after step 6 have taken'),
-    # The first that compiles nothing: there is no median yet.
+    # The first dispatch without compilation: there is no median yet.
     ('evaluation', 12, 25, 'the evaluation at step 12 has taken'),
     ('save', 12, 3600, 'the save at step 12 has taken'),
   ],

@@ -94,7 +94,7 @@ def test_hostile_tools_lose_nothing(tmp_path, capfd):
   counts = {k: last[f'train/turns/{k}'] for k in ('timeout', 'failed', 'cut')}
   assert counts['timeout'] > 0 and counts['failed'] > 0, counts
   assert np.isfinite(last['train/loss'])
-  # A fork's answer counts for nothing, nor do an answer's markers.
+  # Replies of forks are ignored, and so are markers in observations.
   assert last['train/reward/env'] < 2
   rows = lines(tmp_path / 'run')
   perf = [x for x in rows if 'tools/timeouts' in x][-1]

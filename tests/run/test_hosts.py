@@ -233,7 +233,7 @@ def test_one_killed_process_stops_all_and_the_restart_is_exact(pod):
     f'process 1 on {socket.gethostname()} (last step ',
     'gave no sign of life for',
   )
-  # What killed it cannot be seen from inside; a child of it says the rest.
+  # The process cannot see what killed it. Its child prints the rest.
   ends_with(pod.killed[1], 'process 1 on', 'was ended without a word')
   assert 'Resuming at step' in pod.two[0]
   assert content(pod.at / 'killed') == content(pod.at / 'whole')  # bit by bit
@@ -320,7 +320,7 @@ def goes_on_after_kills(env, at, points, rng, want):
     who = rng.randrange(2)
     run = start_signalled(env, at, 2, who, f'SIGKILL@{point}', *args)
     finish(run, at, codes=(1, -9, -6))
-    assert run[who].returncode == -9, point  # it came to that point
+    assert run[who].returncode == -9, point  # the run reached this point
   finish(start_signalled(env, at, 2, (), 'none@0', *args), at)
   assert content(at) == want
 
@@ -363,7 +363,7 @@ def test_a_signal_saves_in_every_phase_and_to_whole_groups(env, tmp_path, pod):
   for what, who in NOTICES:
     # Programs are compiled anew, so that a signal may come meanwhile.
     fresh['XDG_CACHE_HOME'] = str(tmp_path / what.replace(':', '_'))
-    # None is lost, so that a busy machine may take its time.
+    # A long timeout, for a busy machine.
     run = start_signalled(fresh, at, 2, who, what, keys, heartbeat_s=60)
     log = finish(run, at, codes=(signals.SAVED,))[0]
     assert 'Stopped by a signal; what was trained is saved' in log
@@ -375,7 +375,7 @@ def test_a_signal_saves_in_every_phase_and_to_whole_groups(env, tmp_path, pod):
       'eval/heldout/greedy' in row for row in lines(at, steps[-1])
     )
     assert not evaluated, what
-  # A start that only repeated an evaluation had no step to save.
+  # A start that only repeats an evaluation saves no step.
   assert steps == sorted(steps) and steps[-1] == 12
   finish(start_signalled(env, at, 2, (), 'none@0', keys), at)
   assert content(at) == content(pod.at / 'whole')
@@ -392,7 +392,7 @@ def test_a_hanging_process_is_named_within_the_heartbeat(env, tmp_path, who):
     assert eventually(lambda: stopped(processes[who].pid), 400)
     since = time.monotonic()
     processes[1 - who].wait(400)
-    # Twice the heartbeat, and room for a machine that has other things to do.
+    # Twice the heartbeat, and a margin for a busy machine.
     assert time.monotonic() - since < 2 * HEARTBEAT_S + 60
   finally:
     for p in processes:

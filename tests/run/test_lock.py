@@ -81,7 +81,7 @@ def test_a_reused_process_id_is_another_process(tmp_path):
 
 def elsewhere(path, beat):
   owner = dataclasses.replace(lock._me(), host='far', machine='another')
-  # A clock that is a day off says nothing about it.
+  # A clock that differs by a day has no effect.
   owner = dataclasses.replace(owner, since=time.time() + 86_400)
   lock._write(epath.Path(path), lock.Sign(owner, beat))
 

@@ -45,7 +45,7 @@ def test_means_of_some_rows_are_over_steps_that_have_such_rows():
   nan, name = np.nan, 'length_right'
   assert metrics.to_host([{name: np.array([nan, 4.0, 6.0])}]) == {name: 5.0}
   assert metrics.to_host([{name: np.array([nan, nan])}]) == {}
-  # Of anything else NaN is an error, which must be seen.
+  # NaN in any other metric is an error.
   assert np.isnan(metrics.to_host([{'loss': np.array([nan, 1.0])}])['loss'])
 
 

@@ -99,7 +99,7 @@ def test_a_trust_region_of_distributions_stops_tokens(tmp_path):
   }  # fmt: skip
   train_on_coins(tmp_path, **FAST | own)
   stopped = [r['train/clip_low'] + r['train/clip_high'] for r in rows(tmp_path)]
-  # Of the first epoch nothing, and of the second a part.
+  # No token of the first epoch is stopped, and some of the second.
   assert all(0 < x < 0.5 for x in stopped), stopped
 
 

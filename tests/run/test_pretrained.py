@@ -188,7 +188,7 @@ def test_a_quantized_base_is_kept_resumed_and_given_back(folder, tmp_path):
   """
   changes = {'stages': ('rl',), 'lora.rank': 2, 'frozen_dtype': 'int8'}
   c = recipe(folder, **changes)
-  # Some group has both rewards, so that the adapters do learn.
+  # A group has both rewards, so that adapters have a gradient.
   c.rl.rewards = dict(coin=dict(reward='random', kwargs=dict(p=0.5)))
   state = train.run(c, tmp_path / 'run')
   shape = families.from_hf(hf.read_config(folder))
@@ -197,7 +197,7 @@ def test_a_quantized_base_is_kept_resumed_and_given_back(folder, tmp_path):
   q = state.params['layers']['attn']['q']
   want = frozen.quantize(full['layers']['attn']['q'], (1,))
   jax.tree.map(np.testing.assert_array_equal, q, want)
-  # Restored as it was saved; trained as long, it does nothing more.
+  # The state is restored, and no further step is made.
   again = train.run(c, tmp_path / 'run')
   jax.tree.map(np.testing.assert_array_equal, again.params, state.params)
   conversion.convert(tmp_path / 'run', tmp_path / 'out', dtype='float32')
@@ -375,7 +375,7 @@ def test_memory_is_checked_before_a_download(stand_in, tmp_path, capsys):
   with pytest.raises(ValueError, match="'mamba2' is not supported: its recurr"):
     prepared(recipe(name), tmp_path / 'run')
   assert stand_in.looked == ['config.json'] * 2 and not stand_in.sent
-  stand_in.online = False  # the cache may have it: that is for `begin` to say
+  stand_in.online = False  # the cache may have it, which `begin` checks
   fits.tell(name, tmp_path)
   assert not capsys.readouterr().err
   fits.tell('hf:openai/gpt-oss-20b', tmp_path)  # a size that is known here
@@ -435,7 +435,7 @@ def test_a_run_from_the_hub_is_fetched_once_and_pinned(
   stand_in.publish('v1', 'b' * 40, other)
   found = weights(first, tmp_path / 'run')
   jax.tree.map(np.testing.assert_array_equal, found, want)
-  # Without a network, all comes from the cache.
+  # Without a network, all files come from the cache.
   stand_in.online = False
   again = prepared(recipe(name), tmp_path / 'run')
   found = weights(again, tmp_path / 'run')

@@ -68,7 +68,7 @@ def test_proposed_problems_come_in_no_order():
   last = np.mean([np.mean(x[-8:]) for x in ids])
   spread = np.std([np.mean(x) for x in ids]) + np.std(ids) / np.sqrt(8 * 200)
   assert abs(first - last) < 4 * spread
-  # The draw itself is of neighbours, in rising order.
+  # The draw itself contains neighbours in increasing order.
   assert not all((np.diff(x) >= 0).all() for x in ids)
 
 

@@ -274,7 +274,7 @@ def test_both_paths_give_the_same_hints(tmp_path, when):
     c = recipe(**more, **{'rl.path': path, 'rl.old_logp': 'sampler'})
     c.rl.hints.update(when=when, at=(0.0, 2.0), share=(0.9, 0.3))
     c.data.completion_len = 10
-    # An untrained model is right by luck alone: a coin beside the verifier.
+    # An untrained model is correct only by chance, so a random reward is added.
     c.rl.rewards.coin = dict(reward='random', kwargs=dict(p=0.5))
     train.run(c, tmp_path / path)
   names = 'reward_mean length_mean grad_norm ratio_max tokens hints/failed '
@@ -308,7 +308,7 @@ def test_hints_are_trained_on_if_set(tmp_path, path):
     end[learn] = rows(tmp_path / str(learn))
   assert all(r['train/grad_norm'] == 0 for r in end[False])
   assert all(r['train/grad_norm'] > 0 for r in end[True])
-  # Only the policy's own words are counted.
+  # Only sampled tokens are counted.
   a, b = (end[k][0] for k in (False, True))
   assert a['train/length_mean'] == b['train/length_mean']
   # A record has the hint as a turn of its own.

@@ -185,7 +185,7 @@ def test_sigterm_saves_and_exits_with_its_code(uninterrupted, env, tmp_path):
   assert code == signals.SAVED
   before = max(r['step'] for r in content(tmp_path))
   log = run(env, tmp_path)
-  assert f'Resuming at step {before}' in log  # nothing done was lost
+  assert f'Resuming at step {before}' in log  # no step was lost
   assert content(tmp_path) == content(uninterrupted)
   assert rollouts(tmp_path) == rollouts(uninterrupted) != {}
 

@@ -116,7 +116,7 @@ def test_a_second_opinion_that_says_the_opposite_is_a_part(tmp_path):
   assert verdict.score == 1.0 and verdict.extracted == '4'
   assert verdict.parts == {'answer': 1.0, 'host': 0.0}
   assert files._verdict(row, Verdict(1.0)).parts == {'answer': 1.0}
-  # One that failed has no opinion.
+  # A failed reward has no score.
   failed = files._verdict(row, Verdict(0.0, 'timeout'))
   assert failed.parts == {'answer': 1.0}
 
@@ -164,7 +164,7 @@ def test_a_run_resumed_has_no_file_past_its_checkpoint(tmp_path):
   assert sorted(p.name for p in folder.iterdir()) == [
     '00000010.jsonl', '00000020.jsonl',
   ]  # fmt: skip
-  _files(tmp_path, resume=None)  # another run's are moved, not removed
+  _files(tmp_path, resume=None)  # files of another run are moved, not removed
   assert len(list((tmp_path / 'rollouts.before-1').iterdir())) == 2
 
 

@@ -32,7 +32,7 @@ from jaxrl_reason.studies.verdicts import Claim, Criterion
 
 pytestmark = pytest.mark.one_device
 
-# Every traced number is another than the recipe's.
+# Every traced number differs from the recipe's.
 OTHER = {
   'rl.optimizer.lr': 3e-3,
   'rl.temperature': 0.7,
@@ -127,7 +127,7 @@ def test_one_program_equals_a_run_alone(done, tmp_path):
     np.testing.assert_allclose(weights[path], x, rtol=1e-2, atol=1e-4)
   other = metrics_file.read(out / 'cells' / 'as_it_is--s0')
   assert other[1]['train/loss'] != told[1][1]['train/loss']
-  assert told[0][1]['train/reward_std'] > 0  # there was something to learn
+  assert told[0][1]['train/reward_std'] > 0  # rewards vary
 
 
 def test_the_table_shows_differences(done):
@@ -355,7 +355,7 @@ def test_stages_are_compared(tmp_path):
     ]
     for folder in (*(f'warm/{x}' for x in warm), *(f'cells/{x}' for x in cells))
   }
-  assert len(losses) == 6  # none is another one's
+  assert len(losses) == 6  # all losses differ
   assert '| SFT is better. |' in table and 'a warm start of its own' in table
   (claim,) = json.loads((tmp_path / 'results.json').read_text())['claims']
   assert claim['verdict'] in (verdicts.HOLDS, verdicts.NOT, verdicts.UNKNOWN)
@@ -421,7 +421,7 @@ def test_means_errors_and_targets():
     {'step': 9, 'train/tokens': 20.0, 'm': 0.9},
   ]
   assert outcome.to_target(rows, 'm', 0.5) == (8.0, 110.0, True)
-  # It does not come there: at least all its steps and tokens.
+  # The target is not reached: the bound is all steps and tokens.
   assert outcome.to_target(rows, 'm', 0.95) == (9.0, 130.0, False)
 
 

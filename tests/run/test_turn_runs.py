@@ -102,14 +102,14 @@ def test_turns_are_credited_by_their_own_rewards(tmp_path):
   n = batch.tokens.shape[0]
   own = jnp.where(jnp.arange(2) == 0, jnp.arange(n)[:, None] % 4 * 0.1, 0.0)
   batch = batch.replace(
-    reward=own.sum(1),  # nothing but the turns' own
+    reward=own.sum(1),  # only the rewards of turns
     reward_valid=jnp.ones(n, bool),
     episode=batch.episode.replace(reward=own),
     turn=jnp.where(batch.turn > 0, jnp.arange(batch.turn.shape[1]) % 2 + 1, 0),
   )
   adv = np.asarray(step.advantages(learn, batch))
   mask, turn = np.asarray(batch.mask), np.asarray(batch.turn)
-  assert not adv[mask & (turn == 2)].any()  # equal rewards: nothing learnt
+  assert not adv[mask & (turn == 2)].any()  # equal rewards have no advantage
   by_row = [
     set(np.round(a[m & (t == 1)], 4)) for a, m, t in zip(adv, mask, turn)
   ]

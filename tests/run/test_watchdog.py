@@ -58,7 +58,7 @@ def test_the_first_steps_of_a_stage_and_compiling_are_not_counted(clock):
     assert not dog.stuck()  # the clock starts when the compiler is done
     clock.s += 2
     assert dog.stuck()
-  # A dispatch that compiled says nothing of what the next may take.
+  # A dispatch with compilation does not count for the median.
   assert dog.limit_s('steps') == 10
   dog.forget()
   with dog.watched('steps'):
@@ -146,7 +146,7 @@ def test_silence_and_last_messages_name_the_process(clock):
   assert not own.lost(10)
   others[0]._ended = 'process 1 on h (last step 3, training) ended: no data'
   beat(others[0])
-  assert not own.lost(10)  # time to say the same error oneself
+  assert not own.lost(10)  # time for this process to report the same error
   clock.s += peers.GRACE_S + 0.1
   assert own.lost(10) == others[0]._ended
   others[0]._ended = ''
@@ -154,7 +154,7 @@ def test_silence_and_last_messages_name_the_process(clock):
   own._read()
   clock.s += 5
   beat(others[1])
-  assert not own.lost(10)  # it has ended well
+  assert not own.lost(10)  # the process ended successfully
   clock.s += 11
   assert others[0].lost(10).startswith('process 0 on')
   assert 'has the coordinator' in others[0].lost(10)

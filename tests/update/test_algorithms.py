@@ -92,7 +92,7 @@ def test_micro_batches_change_no_recipe(batch, name):
 
 TEACHER = {'rl.teacher.weights': 'reference', 'rl.logprob_chunk': 64}
 TURNS = {'rl.turns.env': 'calculator'}
-# What a run has to have besides the name of an algorithm.
+# Settings that a run needs besides the name of an algorithm.
 BESIDE = {
   'luffy': {'rl.demos': 1},
   'dppo_top_k': {'rl.epochs': 2, 'rl.logprob_chunk': 64},
@@ -113,7 +113,7 @@ def test_every_preset_is_accepted_or_names_the_missing_array(name):
 def test_rows_are_drawn_by_their_rewards_with_their_advantages(batch):
   right = np.arange(len(batch.reward)) % 4 == 1
   reward = jnp.where(right, 1.0, 0.0)
-  reward = reward.at[5].set(9.0)  # whose verifier failed
+  reward = reward.at[5].set(9.0)  # its verifier failed
   batch = batch.replace(reward=reward, reward_valid=jnp.arange(len(right)) != 5)
   rows = batch, jnp.arange(len(right)), None
   learn = L.learner({'resample': 'power'})
@@ -192,7 +192,7 @@ def test_a_critic_of_adapters_shares_the_frozen_base(batch, name):
   body = own['body'] if name == 'ppo' else own
   moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), body['lora'],
                        params['lora'])  # fmt: skip
-  # A head of zeros hands nothing down yet; a reward model is moved at once.
+  # A zero head has no gradient for lower layers; a reward model has one.
   assert (max(jax.tree.leaves(moved)) > 0) == (name == 'prime')
   assert np.isfinite(metrics['loss'])
   whole = dataclasses.replace(critic, trainable='.*')

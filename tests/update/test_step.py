@@ -112,7 +112,7 @@ def test_reference_exists_only_for_a_kl(batch):
   new, metrics = f(with_kl)(state, batch)
   assert abs(float(metrics['kl'])) < 1e-6
   L.assert_close(new.params, f(without)(L.state(without), batch)[0].params)
-  # A step later they do not.
+  # After a step they differ.
   _, metrics = f(with_kl)(new, batch)
   assert metrics['kl'] > 1e-4
   L.assert_close(new.ref_params, state.ref_params)

@@ -269,7 +269,7 @@ f = lambda x: A().x
   'a huge constant': 'f = lambda x: 2 ** 10 ** 10',
 }
 
-# Those that would gain the verdict itself, were there a way to it.
+# Programs that try to reach the verdict itself.
 CLEVER = (
   'equal to everything',
   'a list of equals',

@@ -5,7 +5,7 @@
 score 0, within the limits, and leave nothing behind.
 """
 
-# Every one of these must raise: a program's box has no way out.
+# Each of these must raise an exception in the sandbox.
 ATTEMPTS = {
   'fork': 'os.fork()',
   'vfork': 'subprocess.run(["/bin/true"])',

@@ -71,7 +71,7 @@ def test_check_is_called_with_the_entry_point():
       'for i in range(3):\n  assert add(i, 0) == i\n  assert add(i, 1) == 1',
       1 / 2,
     ),
-    # Stopped by an exception between asserts: the rest is not passed.
+    # After an exception between asserts, the rest fails.
     ('assert add(1, 1) == 2\nadd(1)\nassert add(1, 2) == 3', 1 / 2),
     (['assert add(1) == 1', 'assert add(1, 2) == 3'], 1 / 2),
     (['assert add(1, 2) == 3', 'assert True'], 1.0),
@@ -128,7 +128,7 @@ def test_plain_data_crosses_both_ways_with_its_type():
 @pytest.mark.parametrize(
   ('program', 'test'),
   [
-    # In place: only what returns nothing may change its arguments.
+    # Only functions that return None may change their arguments in place.
     ('def f(x): x.sort()', 'x = [3, 1]\nf(x)\nassert x == [1, 3]'),
     ('def f(x): x.clear()\n', 'x = {1: 2}\nf(x)\nassert x == {}'),
     ('def f(x): x.clear(); return x',
@@ -158,7 +158,7 @@ def test_plain_data_crosses_both_ways_with_its_type():
      'assert f("cat") and not f("dog")'),
     ('import collections\nf = collections.Counter',
      'assert f("aab") == {"a": 2, "b": 1} and f("a") == Counter("a")'),
-    # A test's own object is not for the program: it leads to everything else.
+    # A test's object is not sent to the program, since it refers to others.
     ('f = lambda x: 0',
      'class My: pass\ntry: f(My())\nexcept TypeError: ok = True\nassert ok'),
     # A built-in's name for the function under test.
@@ -197,7 +197,7 @@ def test_random_tests_are_the_same_every_time():
   show = 'import random\nraise ValueError(random.random())\nassert f'
   seen = {detail('f = 0', [show]) for _ in range(3)}
   assert len(seen) == 1 and 'ValueError: 0.' in seen.pop()
-  # From the text of the tests: nothing a program could know.
+  # The seed depends on the tests, which a program does not know.
   assert detail('f = 0', [show]) != detail('f = 0', [show + '\n'])
 
 

@@ -129,7 +129,7 @@ def test_objects_equal_to_everything_pass_nothing(test):
     ('n = 0\n  def ok(s): return s\n'
      '  def __bool__(s):\n    C.n += 1\n    return C.n % 2 == 1',
      'c = C(1).ok()\nassert c\nassert not c'),
-    # What a function under test gives back is no object of a class under test.
+    # A result of a function under test is not an object of a class under test.
     ('def __sub__(s, o): return 0.0\n  def __eq__(s, o): return True\n'
      'f = C', 'assert abs(f(1) - 3.5) < 1e-6'),
     ('def __contains__(s, o): return True\nf = C', 'assert 3 in f(1)'),
@@ -153,7 +153,7 @@ def test_claims_of_the_program_alone_do_not_pass(program, test):
     'assert Money(5) == 5',
     'class Sub(Vec): pass\nassert Sub(1, 2).x == 1',
     'class Own: pass\nassert show(Own()) is None',
-    'assert Ver("1.0") == Ver("1.0")',  # no other one to tell it from
+    'assert Ver("1.0") == Ver("1.0")',  # there is no different object
   ],
 )
 def test_undecidable_tests_are_errors(test):

@@ -97,7 +97,7 @@ def test_no_message_controls_the_judge(messages):
   called = []
   try:
     link.ask('call', peer.Remote(link, 0, True), (called.append,), {})
-  # As for a test: whatever the answer leads to is the program's failure.
+  # As in a test, any exception is the program's failure.
   except Exception:
     pass
   asked = [m[:3] for m in messages if isinstance(m, list)]

@@ -155,7 +155,7 @@ def test_no_attempt_to_break_out_succeeds(sandbox, tmp_path):
   target = tmp_path / 'target'
   target.write_text('mine')
   for path in (target, *target.parents[:3]):  # pytest's own folders
-    path.chmod(0o777)  # no file permission may be what protects it
+    path.chmod(0o777)  # file permissions must not be the protection
   program = hostile.attempting(
     {k: v for k, v in hostile.ATTEMPTS.items() if k not in exempt(layers)},
     caller=os.getpid(),
@@ -258,7 +258,7 @@ def test_closing_ends_what_runs_and_removes_its_folder(mode):
   ]
   for job in jobs:
     job.start()
-  # Some in a loop, and perhaps some not yet as far.
+  # Some are in a loop, others may not have started.
   assert eventually(lambda: len(left_behind(sandbox)) >= 3)
   sandbox.close()
   for job in jobs:

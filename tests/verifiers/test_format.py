@@ -90,7 +90,7 @@ def test_a_text_is_consistent_with_itself(code):
 @pytest.mark.parametrize('code', SAMPLES)
 def test_another_language_is_found(code):
   prompt = SAMPLES['de' if code == 'en' else 'en']
-  if code != 'tl':  # half of it is Spanish
+  if code != 'tl':  # half of its words are Spanish
     assert share(SAMPLES[code], prompt) < 0.2
   half = share(f'{prompt}\n{SAMPLES[code]}', prompt)
   n, m = (len(scripts.units(t)) for t in (prompt, SAMPLES[code]))

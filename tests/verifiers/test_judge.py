@@ -301,7 +301,7 @@ def test_the_cache_outlives_server_and_judge(tmp_path):
   with JudgeServer() as server:
     again = http(server, cache=path)(cases)
     assert [v.score for v in again] == [v.score for v in first] == [1, 0, 0]
-    # Only the reply that held no verdict is asked for again.
+    # Only the request without a verdict is sent again.
     assert [q for _, q, _, _ in server.requests] == ['say perhaps']
     http(server, cache=path, model='other')(cases[:1])
     http(server, cache=path, params={'seed': 1})(cases[:1])
@@ -437,7 +437,9 @@ def test_the_judge_is_a_reward_in_pool_workers(server, tmp_path):
     verdicts = verifiers.map(cases)
   assert [v.score for v in verdicts] == [1.0, 0.0, 1.0, 0.0, 1.0]
   assert all(v.valid for v in verdicts)
-  assert 2 <= len(server.requests) <= 3  # never for what the rules decide
+  assert (
+    2 <= len(server.requests) <= 3
+  )  # no requests for cases that rules decide
 
 
 def test_a_failed_judge_invalidates_a_composed_reward(server):

@@ -28,11 +28,11 @@ def test_every_language_of_ifeval_is_known():
     ('', None),
     ('12 + 3 = 15 !', None),
     ('한국', 'ko'),
-    ('東京', 'zh'),  # no kana: nothing says Japanese
+    ('東京', 'zh'),  # without kana it is Chinese
     ('東京へ行く', 'ja'),
     ('ok', 'en'),
     ('привет', 'ru'),
-    # No frequent word: the letters and the endings say it.
+    # Without frequent words, letters and endings decide.
     ('Suomalaisessa kaupungissa', 'fi'),
     ('Straßenbahn Größe', 'de'),
     ('żółw', 'pl'),

@@ -64,7 +64,7 @@ def test_results(query, right):
 @pytest.mark.parametrize(
   ('query', 'gold', 'right'),
   [
-    # Order counts where the right query has one of its own.
+    # Order counts if the gold query has an ORDER BY.
     ('select name from city order by size', 'select name from city', 1),
     ('select name from city', 'select name from city order by size', 0),
     (
@@ -248,7 +248,7 @@ HOSTILE = [
   "select count(*) from number a, number b where hex(a.n) like '%3%3%3%3%3%3%'",
   'select sum(a.n) over (order by b.n) from number a, number b, number c',
   'select 1 from ' + ', '.join(f'number n{i}' for i in range(40)),
-  # Few instructions, and each takes long: SQLite looks at no limit within.
+  # Few but long instructions, within which SQLite checks no limit.
   ONE_ROW.format(calls=' + '.join(60 * ['instr(s, t)'])),
   ONE_ROW.format(calls=' + '.join(60 * ['length(trim(s, t))'])),
   ONE_ROW.format(calls=' + '.join(60 * ['length(replace(s, t, 1))'])),

@@ -411,7 +411,7 @@ def test_validation_has_a_budget():
   text = '[' * 60 + '"' + 'x' * 199_000 + '"' + ']' * 60
   verdict = structure.matches_schema(text, {'schema': schema})
   assert verdict.score == 0.0 and 'more than' in verdict.detail
-  schema = {'not': schema}  # the budget's end is no failure to negate
+  schema = {'not': schema}  # `not` must not negate the end of the budget
   verdict = structure.matches_schema('[' * 60 + ']' * 60, {'schema': schema})
   assert verdict.score == 0.0
   assert time.process_time() - start < 5.0

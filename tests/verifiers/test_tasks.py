@@ -109,7 +109,7 @@ def test_splits_never_overlap(task):
       for s, found in prompts.items()
     }
     assert not prompts['train'] & (prompts['heldout'] | prompts['harder'])
-  # Nor with the same knobs for all three.
+  # Splits do not overlap with equal knobs either.
   same = tasks.example(task, 0, 0, split='harder', harder={})
   assert tasks.is_heldout(tasks.get(task).identity(same))
   assert len(prompts['train']) > n / 4

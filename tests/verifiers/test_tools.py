@@ -52,7 +52,7 @@ def test_tags_become_numbers_for_numeric_arguments():
   assert box('<weather> 7</weather>', {}, None).observation == ' 7: rain for 1'
   wrong = box('<half>seven</half>', {}, None)
   assert wrong.event == 'malformed' and 'integer' in wrong.observation
-  # In JSON a text is no number.
+  # In JSON a text is not a number.
   call = '{"name": "half", "parameters": {"x": "7"}}'
   assert Toolbox('llama', spec)(call, {}, None).event == 'malformed'
 
@@ -90,7 +90,7 @@ def test_python_keeps_the_state_of_its_episode():
   said, state = run('print("heard")\nf(1) + 1', state=state)
   assert said == 'heard\n22'
   again, other = run('f(2)', state=state)
-  assert again == '22' and len(other) == 3  # nothing is heard twice
+  assert again == '22' and len(other) == 3  # no output is repeated
   assert 'NameError' in run('x', state=None)[0]
   said, kept = run('x = 7\n1/0', state=state)
   assert said == 'ZeroDivisionError: division by zero'
@@ -218,7 +218,7 @@ def test_hostile_environments_take_at_most_one_limit():
   assert kinds == {'parsed', 'timeout', 'error'}
   said = [a for a in answers if a.valid]
   assert all(len(a.observation) <= 101 for a in said)
-  assert all(a.score < 1 for a in said)  # none is of a fork
+  assert all(a.score < 1 for a in said)  # no reply is from a fork
   assert any('\ufffd' in a.observation for a in said)
   assert stats['crashes'] > 0 and stats['done'] == 60
   assert any('state of an episode' in (a.detail or '') for a in answers)

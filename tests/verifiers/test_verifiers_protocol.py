@@ -98,7 +98,7 @@ def test_an_episode_is_played_turn_by_turn():
   assert (said, reward, event) == ('<', 0.0, '')
   said, state, _, _ = env('7', example, state)
   assert said == '>'
-  # Any worker may take a turn: nothing is kept in this one.
+  # Any worker may play a turn, so no state is kept in this one.
   again = made('guess', args={'tries': 3})
   assert again('5', example, state) == (None, [*state, '5'], 0.8, '')
   # Its own limit, and its own rubric: two hints were given.
