@@ -22,10 +22,10 @@ def stated(completion: str) -> float | None:
   """Returns the last stated confidence, from 0 to 1, in tags or as `Confidence:
   80%`; None if there is none.
   """
-  found = _STATED.findall(completion)
-  if not found:
+  statements = _STATED.findall(completion)
+  if not statements:
     return None
-  tagged, percent, plain, plain_percent = found[-1]
+  tagged, percent, plain, plain_percent = statements[-1]
   try:
     value = float(tagged or plain.rstrip('.'))
   except ValueError:

@@ -61,14 +61,14 @@ def grade(rows: Iterator, verifiers, write, bar, keys: tuple[str, str]):
     cases = [
       (row[completion_key], row | _answer(row, answer_key)) for _, row in batch
     ]
-    found = verifiers.map(cases)
-    problem = all_failed(found)
-    if problem and len(found) > 1:
+    new = verifiers.map(cases)
+    problem = all_failed(new)
+    if problem and len(new) > 1:
       raise GradeError(f'from row {batch[0][0]} on: {problem}')
-    for (_, row), verdict in zip(batch, found):
+    for (_, row), verdict in zip(batch, new):
       write(records.line_of(records.judged(row, verdict)))
-    verdicts += found
-    bar.update(len(found))
+    verdicts += new
+    bar.update(len(new))
   return verdicts
 
 
@@ -107,8 +107,8 @@ def run(path: str, out: str, reward: str, keys: tuple[str, str], **limits):
       tqdm.tqdm(initial=len(done), unit=' rows', disable=None)
     )
     start = time.perf_counter()
-    found = grade(rows, verifiers, f.write, bar, keys)
+    new = grade(rows, verifiers, f.write, bar, keys)
     seconds = time.perf_counter() - start
-  print(summary(done + found, seconds, len(found)))
+  print(summary(done + new, seconds, len(new)))
   print(f'verdicts: {out}')
-  return done + found
+  return done + new

@@ -120,8 +120,8 @@ def conversation(
     return {}
   turns = itertools.groupby(zip(turn, sampled, ids), operator.itemgetter(0, 1))
   out = []
-  for (number, own), tokens in turns:
-    role = 'policy' if own else 'environment' if number else 'hint'
+  for (number, is_sampled), tokens in turns:
+    role = 'policy' if is_sampled else 'environment' if number else 'hint'
     text = decode([i for _, _, i in tokens])
     out.append({'role': role, 'content': text})
   return {'conversation': out}
@@ -251,8 +251,8 @@ def prompts(source) -> list[dict]:
   rows = []
   for number, row in read(source):
     kinds = {'prompt': str, 'messages': list}
-    found = [k for k, kind in kinds.items() if isinstance(row.get(k), kind)]
-    if not found:
+    present = [k for k, kind in kinds.items() if isinstance(row.get(k), kind)]
+    if not present:
       raise ValueError(
         f'{source}, prompt {number}: neither "prompt" (a text) nor "messages" '
         '(a list)'
@@ -267,8 +267,8 @@ def check_same(done: list[dict], rows: list[dict], n: int, out) -> None:
   """Raises an error if a file has other prompts, or another --n."""
   for i, line in enumerate(done):
     at = line.get('problem'), line.get('sample')
-    own = rows[i // n] if i // n < len(rows) else {'': 0}
-    kept = problem_of(own)
+    row = rows[i // n] if i // n < len(rows) else {'': 0}
+    kept = problem_of(row)
     if at != (i // n, i % n) or any(line.get(k) != v for k, v in kept.items()):
       raise ValueError(
         f'{out}:{i + 1} is of another --file or --n; name another --out'

@@ -67,16 +67,16 @@ def load(name: str):
     )
   try:
     if module_name.endswith('.py'):
-      found = load_file(module_name)
+      target = load_file(module_name)
     else:
-      found = importlib.import_module(module_name)
+      target = importlib.import_module(module_name)
     for part in attribute.split('.'):
-      found = getattr(found, part)
+      target = getattr(target, part)
   except (ImportError, AttributeError, OSError) as e:
     raise RewardError(f'reward {name!r}: {type(e).__name__}: {e}') from e
-  if not callable(found):
-    raise RewardError(f'reward {name!r} is not a function but {found!r:.80}')
-  return found
+  if not callable(target):
+    raise RewardError(f'reward {name!r} is not a function but {target!r:.80}')
+  return target
 
 
 def load_file(path: str):

@@ -216,8 +216,8 @@ def main():
   out = pathlib.Path(args.out).absolute() / args.recipe
   runs = {name: [] for name in args.only.split(',')}
   for seed in range(args.seeds):
-    for name, found in runs.items():
-      found.append(trained(args, out, name, seed))
+    for name, finished in runs.items():
+      finished.append(trained(args, out, name, seed))
   tokens = {k: [r.points[:, ::2] for r in many] for k, many in runs.items()}
   seconds = {k: by_seconds(many) for k, many in runs.items()}
   print(f'{table(tokens, "tokens")}\n\n{table(seconds, "s")}')

@@ -120,14 +120,14 @@ def set_up(
 
 def compile_seconds() -> collections.Counter:
   """Returns a counter to which jax adds compile seconds."""
-  seen = collections.Counter()
+  counter = collections.Counter()
 
   def note(event: str, seconds: float, **_):
     if event.endswith('backend_compile_duration'):
-      seen['seconds'] += seconds
+      counter['seconds'] += seconds
 
   jax.monitoring.register_event_duration_secs_listener(note)
-  return seen
+  return counter
 
 
 def rss_gib(who=resource.RUSAGE_SELF) -> float:

@@ -103,8 +103,8 @@ def main():
   folder, curves = pathlib.Path(args.folder), {}
   for seed in args.seeds.split(','):
     for name in args.variants.split(','):
-      curve_ = measure(folder, int(seed), args.steps, name)
-      curves.setdefault(name, []).append(curve_)
+      points = measure(folder, int(seed), args.steps, name)
+      curves.setdefault(name, []).append(points)
   print(table(curves))
 
 

@@ -104,13 +104,13 @@ def compiled(a: argparse.Namespace, share: float, group: int) -> list:
 
 def in_turn(programs: list, repeats: int) -> list[tuple[float, float]]:
   """Measures median wall and CPU seconds of each program after a warm-up."""
-  seen = [[] for _ in programs]
+  times = [[] for _ in programs]
   for _ in range(repeats + 1):
-    for f, rows in zip(programs, seen):
+    for f, rows in zip(programs, times):
       wall, cpu = time.perf_counter(), time.process_time()
       jax.block_until_ready(f())
       rows.append((time.perf_counter() - wall, time.process_time() - cpu))
-  return [tuple(map(statistics.median, zip(*rows[1:]))) for rows in seen]
+  return [tuple(map(statistics.median, zip(*rows[1:]))) for rows in times]
 
 
 def measured(a: argparse.Namespace) -> None:

@@ -82,8 +82,8 @@ def run_tests(
   sources, pairs = _sorted_out(tests)
   jobs = [{**job, 'stdin': i, 'expected': o} for i, o in pairs]
   if sources:
-    own = {'tests': sources, 'setup': setup, 'entry_point': entry_point}
-    jobs.append({**job, **own})
+    assert_job = {'tests': sources, 'setup': setup, 'entry_point': entry_point}
+    jobs.append({**job, **assert_job})
   if len(program) > MAX_PROGRAM:
     return Verdict(0.0, detail=f'over {MAX_PROGRAM} characters')
   try:
@@ -213,9 +213,11 @@ def _body(code: str) -> str:
   if not code.startswith((' ', '\t')):
     lines = code.split('\n')
     # Stripping a text removes only the indent of the first line.
-    whole = any(re.match(r'\S', line) for line in lines[1:])
+    only_first_stripped = any(re.match(r'\S', line) for line in lines[1:])
     lines[0] = f'    {lines[0]}'
-    lines[1:] = [f'    {line}' if whole else line for line in lines[1:]]
+    lines[1:] = [
+      f'    {line}' if only_first_stripped else line for line in lines[1:]
+    ]
     return '\n'.join(lines)
   end = AFTER_BODY.search(code)
   return code if end is None else code[: end.start()]
@@ -226,8 +228,8 @@ def _definition(text: str, name: str | None) -> int | None:
   if not name:
     return None
   pattern = rf'^(?:async[ \t]+)?def[ \t]+{re.escape(name)}[ \t]*\('
-  found = [match.start() for match in re.finditer(pattern, text, re.M)]
-  return found[-1] if found else None
+  starts = [match.start() for match in re.finditer(pattern, text, re.M)]
+  return starts[-1] if starts else None
 
 
 def _head(prompt: str, entry_point: str | None) -> str:
@@ -238,13 +240,13 @@ def _head(prompt: str, entry_point: str | None) -> str:
 
 def _last_block(text: str) -> str | None:
   """Returns the last fenced Python block, also if it was cut off."""
-  found, start, mark = None, None, ''
+  block, start, mark = None, None, ''
   for fence in FENCE.finditer(text):
     if start is None:
       mark, language = fence[1], fence[2].lower()
       start = fence.end() + 1 if language in PYTHON else -1
     elif fence[1].startswith(mark) and not fence[2]:
       if start >= 0:
-        found = text[start : fence.start()]
+        block = text[start : fence.start()]
       start = None
-  return found if start is None or start < 0 else text[start:]
+  return block if start is None or start < 0 else text[start:]

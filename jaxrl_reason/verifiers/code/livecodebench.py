@@ -66,9 +66,9 @@ def reward(
   if program is None:
     return Verdict(0.0, 'no_answer')
   if name := about.get('func_name'):
-    wanted = [_assertion(name, case) for case in tests]
+    prepared = [_assertion(name, case) for case in tests]
   else:
-    wanted = [(case['input'], case['output']) for case in tests]
+    prepared = [(case['input'], case['output']) for case in tests]
   return code.run_tests(
-    IMPORTS + program, wanted, timeout_s=timeout_s, memory_mb=MEMORY_MB
+    IMPORTS + program, prepared, timeout_s=timeout_s, memory_mb=MEMORY_MB
   )

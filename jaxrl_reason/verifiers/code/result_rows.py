@@ -69,7 +69,7 @@ def _numbers(row: tuple) -> list:
 
 
 def same_result(
-  found: Sequence[tuple],
+  result: Sequence[tuple],
   gold: Sequence[tuple],
   *,
   ordered: bool,
@@ -79,14 +79,14 @@ def same_result(
   """Compares results as `same_rows`. With columns='any', the order of the
   columns may differ.
   """
-  if columns == 'ordered' or not gold or not found:
-    return same_rows(found, gold, ordered=ordered, tolerance=tolerance)
-  if len(found[0]) != len(gold[0]) or len(found) != len(gold):
+  if columns == 'ordered' or not gold or not result:
+    return same_rows(result, gold, ordered=ordered, tolerance=tolerance)
+  if len(result[0]) != len(gold[0]) or len(result) != len(gold):
     return False
-  orders = itertools.islice(_column_orders(found, gold, tolerance), MAX_ORDERS)
+  orders = itertools.islice(_column_orders(result, gold, tolerance), MAX_ORDERS)
   return any(
     same_rows(
-      [tuple(row[i] for i in order) for row in found],
+      [tuple(row[i] for i in order) for row in result],
       gold,
       ordered=ordered,
       tolerance=tolerance,
@@ -95,20 +95,20 @@ def same_result(
   )
 
 
-def _column_orders(found, gold, tolerance: float) -> Iterator[tuple[int, ...]]:
+def _column_orders(result, gold, tolerance: float) -> Iterator[tuple[int, ...]]:
   """Yields orders of the columns of `found` with the values of gold's
   columns.
   """
-  wanted, there = (
-    [[(v,) for v in column] for column in zip(*rows)] for rows in (gold, found)
+  gold_columns, result_columns = (
+    [[(v,) for v in column] for column in zip(*rows)] for rows in (gold, result)
   )
   options = [
     [
       i
-      for i, column in enumerate(there)
+      for i, column in enumerate(result_columns)
       if same_rows(column, want, ordered=False, tolerance=tolerance)
     ]
-    for want in wanted
+    for want in gold_columns
   ]
 
   # If groups of equal columns have the same size on both sides, every choice

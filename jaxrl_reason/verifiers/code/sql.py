@@ -101,14 +101,14 @@ def rows(
   """
   request = {'query': query, 'steps': steps, **database(example)}
   try:
-    found = RUN(request, seconds)
+    values = RUN(request, seconds)
   except limited.Late as e:
     raise SlowQuery(f'more than {seconds:g} s of CPU') from e
   except limited.Failed as e:
     if e.kind == fields.FieldError.__name__:
       raise fields.FieldError(f'{e}') from e
     raise QueryError(f'{e}') from e
-  return [tuple(map(_cell, row)) for row in found]
+  return [tuple(map(_cell, row)) for row in values]
 
 
 def database(example: dict) -> dict[str, str]:
@@ -125,10 +125,10 @@ def database(example: dict) -> dict[str, str]:
 def answer(request: dict) -> list[list]:
   """Runs the query of a request, in the process of `RUN`."""
   with contextlib.closing(connect(request)) as connection:
-    found = rows_of(connection, request['query'], steps=request['steps'])
+    values = rows_of(connection, request['query'], steps=request['steps'])
   return [
     [{'blob': v.hex()} if isinstance(v, bytes) else v for v in row]
-    for row in found
+    for row in values
   ]
 
 

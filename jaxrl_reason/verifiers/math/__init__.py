@@ -44,35 +44,35 @@ def grade(prediction: str, gold: str, *, strict: bool = False) -> Verdict:
   gold = bare_gold(gold)
   if prediction.strip() == gold.strip() != '':
     return Verdict(1.0, 'parsed', gold)
-  found = extraction.extract(prediction, strict=strict)
-  if found is None:
+  answer = extraction.extract(prediction, strict=strict)
+  if answer is None:
     return Verdict(0.0, 'no_answer')
   try:
-    outcome = answers.same(found.text, gold)
-    counted = None if outcome.parsed else prose.counted(found.text)
+    outcome = answers.same(answer.text, gold)
+    counted = None if outcome.parsed else prose.counted(answer.text)
     if counted is not None and not outcome.same:
       outcome = answers.same(counted, gold)
-    value = None if '=' in gold else prose.without_case(found.text)
+    value = None if '=' in gold else prose.without_case(answer.text)
     if value is not None and not outcome.same:
       outcome = answers.same(value, gold)
-      found = found._replace(text=value) if outcome.same else found
-    if outcome.same and words.misspells(found.text, gold):
+      answer = answer._replace(text=value) if outcome.same else answer
+    if outcome.same and words.misspells(answer.text, gold):
       outcome = answers.Outcome(False, True)
-    if not outcome.same and not found.explicit:
-      outcome = _as_it_stands(prediction, found.text, gold, outcome)
+    if not outcome.same and not answer.explicit:
+      outcome = _as_it_stands(prediction, answer.text, gold, outcome)
   # The grammar handles its own limits. Other errors (a stack that the caller
   # has filled, memory) must not end a training run.
   except (ArithmeticError, RecursionError, MemoryError, ValueError) as e:
     detail = f'{type(e).__name__}: {e}'
-    return Verdict(0.0, 'error', found.text, detail)
+    return Verdict(0.0, 'error', answer.text, detail)
   status = 'parsed' if outcome.parsed else 'unparsed'
-  return Verdict(float(outcome.same), status, found.text)
+  return Verdict(float(outcome.same), status, answer.text)
 
 
-def _as_it_stands(prediction: str, found: str, gold: str, outcome):
+def _as_it_stands(prediction: str, answer: str, gold: str, outcome):
   """Compares a short text as a whole, because a guess may cut the answer."""
   body = prediction[slice(*thoughts.spoken(prediction))].strip()
-  if len(body) > MAX_SHORT or body == found:
+  if len(body) > MAX_SHORT or body == answer:
     return outcome
   second = answers.same(body, gold)
   return second if second.same else outcome
@@ -81,8 +81,8 @@ def _as_it_stands(prediction: str, found: str, gold: str, outcome):
 def bare_gold(gold: str) -> str:
   """Returns the bare answer of a gold answer, which may be a solution."""
   if '\\boxed' in gold or '####' in gold:
-    found = extraction.extract(gold, strict=True)
-    return gold if found is None else found.text
+    answer = extraction.extract(gold, strict=True)
+    return gold if answer is None else answer.text
   return gold
 
 

@@ -44,6 +44,6 @@ def _by_sympy(verdict: Verdict, gold: str) -> Verdict:
   return Verdict(float(same), 'parsed', verdict.extracted)
 
 
-def _equal(found: str, gold: str) -> bool:
-  a, b = (answers.value(text) for text in (found, gold))
+def _equal(answer: str, gold: str) -> bool:
+  a, b = (answers.value(text) for text in (answer, gold))
   return (a.has('opaque') or b.has('opaque')) and by_sympy.equal(a, b)

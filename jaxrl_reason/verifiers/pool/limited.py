@@ -140,8 +140,8 @@ _processes: dict[tuple[int, Function], _Process] = {}
 
 def processes() -> set[int]:
   """Returns the ids of this process's function processes."""
-  own = [p for (pid, _), p in _processes.items() if pid == os.getpid()]
-  return {process.pid for process in own}
+  here = [p for (pid, _), p in _processes.items() if pid == os.getpid()]
+  return {process.pid for process in here}
 
 
 def _process(function: Function) -> _Process:

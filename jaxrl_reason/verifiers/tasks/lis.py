@@ -23,12 +23,12 @@ def lengths(numbers: list[int]) -> list[int]:
   number.
   """
   lowest: list[int] = []  # the lowest last number of each length
-  lengths_ = []
+  out = []
   for number in numbers:
     at = bisect.bisect_left(lowest, number)
     lowest[at : at + 1] = [number]
-    lengths_.append(at + 1)
-  return lengths_
+    out.append(at + 1)
+  return out
 
 
 def _longest(numbers: list[int], ends: list[int]) -> list[int]:

@@ -38,7 +38,7 @@ def generate(
     turns.insert(0, [f'<<{question}', f'{answer}>>'])
   return {
     'prompt': question,
-    'solution': ''.join(own + said for own, said in turns),
+    'solution': ''.join(turn + observation for turn, observation in turns),
     'turns': turns,
     'answer': answer,
     'meta': {},

@@ -78,10 +78,10 @@ def generate(
       f'{len(VARIABLES)}'
     )
   variables = problem.between(rng, min_variables, max_variables)
-  found = _draw(rng, variables, min_size, max_size)
-  if found is None:
+  drawn = _draw(rng, variables, min_size, max_size)
+  if drawn is None:
     return None
-  clauses, solution = found
+  clauses, solution = drawn
   steps = []
   for values in _assignments(variables):
     if values == solution:

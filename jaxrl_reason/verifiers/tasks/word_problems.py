@@ -73,11 +73,11 @@ def _story(rng: np.random.Generator, chain: list, wording: int) -> str:
     'other': other,
     'things': problem.choose(rng, THINGS[wording]),
   }
-  said = [START[wording].format(n=chain[0][1], **words)]
+  sentences = [START[wording].format(n=chain[0][1], **words)]
   for op, n in chain[1:]:
     event = problem.choose(rng, EVENTS[op][wording])
-    said.append(event.format(n=n, **words))
-  return ' '.join([*said, QUESTION[wording].format(**words)])
+    sentences.append(event.format(n=n, **words))
+  return ' '.join([*sentences, QUESTION[wording].format(**words)])
 
 
 def _question(chain: list, wording: int) -> str:

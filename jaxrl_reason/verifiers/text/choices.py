@@ -84,8 +84,8 @@ def gold_letter(example: Mapping, options: Mapping[str, str]) -> str:
 
 def by_text(text: str, options: Mapping[str, str]) -> str | None:
   """Finds the one option with this text."""
-  letters_ = [k for k, option in options.items() if _same(text, option)]
-  return letters_[0] if len(letters_) == 1 else None
+  matching = [k for k, option in options.items() if _same(text, option)]
+  return matching[0] if len(matching) == 1 else None
 
 
 def _same(text: str, option: str) -> bool:
@@ -174,9 +174,9 @@ def chosen(text: str, options: Mapping[str, str]) -> set[str]:
   """Returns the letters of the first span that has any."""
   text = text[-extraction.MAX_COMPLETION :]
   for place in places(text, options):
-    letters_ = letters(place, options)
-    if letters_:
-      return letters_
+    chosen_letters = letters(place, options)
+    if chosen_letters:
+      return chosen_letters
   return set()
 
 
@@ -189,9 +189,9 @@ def reward(completion: str, example: dict, *, part: str = 'answer') -> Verdict:
   options = options_of(example)
   gold = gold_letter(example, options)
   text = fields.final(completion, part) or ''
-  letters_ = chosen(text, options)
-  if not letters_:
+  chosen_letters = chosen(text, options)
+  if not chosen_letters:
     return Verdict(0.0, 'no_answer')
   return Verdict(
-    float(letters_ == {gold}), 'parsed', ', '.join(sorted(letters_))
+    float(chosen_letters == {gold}), 'parsed', ', '.join(sorted(chosen_letters))
   )

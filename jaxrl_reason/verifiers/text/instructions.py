@@ -167,21 +167,21 @@ def read(instruction: str, kwargs: Mapping | None) -> dict:
   """
   if instruction not in CHECKS:
     raise InstructionError(f'instruction {instruction!r} is unknown')
-  kwargs_ = {k: v for k, v in (kwargs or {}).items() if v is not None}
+  settings = {k: v for k, v in (kwargs or {}).items() if v is not None}
   readers = CHECKS[instruction].kwargs
   for problem, names in (
-    ('lacks', readers.keys() - kwargs_.keys()),
-    ('does not take', kwargs_.keys() - readers.keys()),
+    ('lacks', readers.keys() - settings.keys()),
+    ('does not take', settings.keys() - readers.keys()),
   ):
     if names:
       raise InstructionError(f'{instruction} {problem} {sorted(names)}')
   try:
     name = ''
     values = {}
-    for name, value in kwargs_.items():
+    for name, value in settings.items():
       values[name] = readers[name](value)
   except InstructionError as e:
-    message = f'{instruction}: {name}={kwargs_[name]!r:.80} {e}'
+    message = f'{instruction}: {name}={settings[name]!r:.80} {e}'
     raise InstructionError(message) from e
   return values
 

@@ -63,10 +63,10 @@ def _depth(text: str) -> int:
 
 
 def _object(pairs: list) -> dict:
-  made = dict(pairs)
-  if len(made) < len(pairs):
+  value = dict(pairs)
+  if len(value) < len(pairs):
     raise JsonError('a key occurs twice')
-  return made
+  return value
 
 
 def _refuse(constant: str):

@@ -65,7 +65,7 @@ def make(name: str, args: Mapping) -> Callable:
   Raises:
     RewardError: the name is unknown; TypeError: wrong arguments.
   """
-  found = load(name)
-  if inspect.isclass(found):
-    return found(**args)
-  return functools.partial(found, **args) if args else found
+  target = load(name)
+  if inspect.isclass(target):
+    return target(**args)
+  return functools.partial(target, **args) if args else target

@@ -17,10 +17,10 @@ STOPS = ('=',)
 
 def evaluate(expression: str) -> tuple[str, bool]:
   """Computes `12*7`: (the result or the error, whether it is an error)."""
-  found = _CALL.fullmatch(expression)
-  if not found:
+  match = _CALL.fullmatch(expression)
+  if not match:
     return 'error syntax', True
-  a, op, b = found.groups()
+  a, op, b = match.groups()
   if not (a.strip('-') and b.strip('-')):
     return 'error syntax', True
   if max(len(x.lstrip('-')) for x in (a, b)) > K:

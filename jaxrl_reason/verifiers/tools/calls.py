@@ -58,19 +58,19 @@ def _hermes(text: str, first) -> list[Call]:
 
 def _llama(text: str, first) -> list[Call]:
   del first
-  said = text.strip()
-  if _PYTHON in said:
-    return _json(said.rpartition(_PYTHON)[2])
-  return _json(said) if said.startswith('{') and '"name"' in said else []
+  body = text.strip()
+  if _PYTHON in body:
+    return _json(body.rpartition(_PYTHON)[2])
+  return _json(body) if body.startswith('{') and '"name"' in body else []
 
 
 def _mistral(text: str, first) -> list[Call]:
   del first
-  said = text.strip()
-  if _MISTRAL in said:
-    return _json(said.rpartition(_MISTRAL)[2])
+  body = text.strip()
+  if _MISTRAL in body:
+    return _json(body.rpartition(_MISTRAL)[2])
   # [TOOL_CALLS] is a special token, which is not in the text.
-  return _json(said) if said.startswith('[{') and '"name"' in said else []
+  return _json(body) if body.startswith('[{') and '"name"' in body else []
 
 
 PARSERS: dict[str, Callable] = {

@@ -46,14 +46,14 @@ class Objects:
     return _words(_begun(self._make(**self._args), seed)[1])
 
   def __call__(self, text: str, example: dict, state) -> Answer:
-    said = [*(state or ()), text]
+    turns = [*(state or ()), text]
     env, _ = _begun(self._make(**self._args), _seed(example))
     answer, done, reward = '', False, 0.0
-    for words in said:
+    for words in turns:
       if done:
         raise ValueError('the environment is not deterministic by its seed')
       answer, done, reward = _heard(env.step(self._as_action(env, words)))
-    return Answer(None if done else answer, said, reward)
+    return Answer(None if done else answer, turns, reward)
 
   def _as_action(self, env, text: str) -> Any:
     if self._action is not None:
@@ -79,18 +79,18 @@ def _begun(env, seed: int) -> tuple[Any, Any]:
 def _heard(result) -> tuple[str, bool, float]:
   """Converts a result of `step` to (text, whether it is over, reward)."""
   if isinstance(result, tuple):
-    seen, reward, *ended, _ = result
-    return _words(seen), any(ended), float(reward)
+    observation, reward, *ended, _ = result
+    return _words(observation), any(ended), float(reward)
   return _words(result), bool(result.done), float(result.reward or 0.0)
 
 
-def _words(seen) -> str:
+def _words(observation) -> str:
   """Converts an observation to text: itself, or its fields as JSON."""
-  if isinstance(seen, str):
-    return seen
-  dump: Callable | None = getattr(seen, 'model_dump', None)
+  if isinstance(observation, str):
+    return observation
+  dump: Callable | None = getattr(observation, 'model_dump', None)
   if dump is None:
-    return str(seen)
+    return str(observation)
   fields = {k: v for k, v in dump(mode='json').items() if k not in HIDDEN}
   values = list(fields.values())
   if len(values) == 1 and isinstance(values[0], str):

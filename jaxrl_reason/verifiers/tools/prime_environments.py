@@ -58,14 +58,14 @@ class Verifiers:
       )
 
   def __call__(self, text: str, example: dict, state) -> Answer:
-    said = [*(state or ()), text]
-    read = [self._read(words) for words in said]
+    turns = [*(state or ()), text]
+    read = [self._read(words) for words in turns]
     event = '' if read[-1][1] is not None else 'malformed'
     try:
       reward = asyncio.run(self._play(read, dict(example['meta'])))
     except _Asked as e:
-      return Answer(_words(e.messages), said, 0.0, event)
-    return Answer(None, said, reward, event)
+      return Answer(_words(e.messages), turns, 0.0, event)
+    return Answer(None, turns, reward, event)
 
   def _read(self, text: str) -> tuple[str, list | None]:
     """Returns (text, its calls); None for invalid calls."""

@@ -18,18 +18,18 @@ def read(folder: str) -> list[tuple[str, str]]:
     ValueError: there are no documents, or a line is not a document.
   """
   root = pathlib.Path(folder).expanduser()
-  found = []
+  documents = []
   for path in sorted(p for p in root.rglob('*') if _is_one(p)):
     text = path.read_text(encoding='utf-8', errors='replace')
     if path.suffix != '.jsonl':
-      found.append((path.stem, text))
+      documents.append((path.stem, text))
       continue
     for i, line in enumerate(text.splitlines(), 1):
       if line.strip():
-        found.append(_document(line, f'{path}:{i}'))
-  if not found:
+        documents.append(_document(line, f'{path}:{i}'))
+  if not documents:
     raise ValueError(f'{root} has no documents: {", ".join(KINDS)}')
-  return found
+  return documents
 
 
 def _is_one(path: pathlib.Path) -> bool:

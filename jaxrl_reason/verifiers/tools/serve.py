@@ -44,8 +44,8 @@ def build(spec: Mapping) -> 'Server':
   'most'}}.
   """
   env = spec['env']
-  made = tools.make(env['name'], env['args'])
-  return Server(made, env['most'], call_context=_Alone)
+  environment = tools.make(env['name'], env['args'])
+  return Server(environment, env['most'], call_context=_Alone)
 
 
 class Server:
@@ -64,13 +64,13 @@ class Server:
     with self._call_context():
       return self._reply(self._env(text, case['example'], state))
 
-  def _reply(self, said) -> Reply:
-    if not isinstance(said, tuple) or not 3 <= len(said) <= 4:
+  def _reply(self, result) -> Reply:
+    if not isinstance(result, tuple) or not 3 <= len(result) <= 4:
       raise TypeError(
         'an environment returns (observation or None, state, reward), not '
-        f'{said!r:.80}'
+        f'{result!r:.80}'
       )
-    answer = tools.Answer(*said)
+    answer = tools.Answer(*result)
     if answer.event not in EVENTS:
       raise ValueError(f'event {answer.event!r} is none of {EVENTS[1:]}')
     return Reply(
@@ -100,18 +100,20 @@ def _state(state) -> str:
   return text
 
 
-def _text(said: str | bytes | None, most: int) -> str | None:
+def _text(observation: str | bytes | None, most: int) -> str | None:
   """Converts an observation to valid UTF-8 text, cut after `most` + 1
   characters.
   """
-  if said is None:
+  if observation is None:
     return None
-  if isinstance(said, (bytes, bytearray)):
-    return bytes(said[: 4 * most + 4]).decode('utf-8', 'replace')[: most + 1]
-  if not isinstance(said, str):
-    raise TypeError(f'an observation is text, not {type(said).__name__}')
+  if isinstance(observation, (bytes, bytearray)):
+    return bytes(observation[: 4 * most + 4]).decode('utf-8', 'replace')[
+      : most + 1
+    ]
+  if not isinstance(observation, str):
+    raise TypeError(f'an observation is text, not {type(observation).__name__}')
   # A lone surrogate has no bytes.
-  return said[: most + 1].encode('utf-8', 'replace').decode()
+  return observation[: most + 1].encode('utf-8', 'replace').decode()
 
 
 def _hush() -> None:

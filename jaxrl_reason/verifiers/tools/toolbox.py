@@ -28,13 +28,13 @@ def schemas(spec: Mapping) -> list[dict]:
 
 
 def _schema(name: str, part: Mapping) -> dict:
-  call, given = tools.load(part['tool']), part.get('args', {})
+  call, fixed = tools.load(part['tool']), part.get('args', {})
   if inspect.isclass(call):
-    call, given = call.__call__, {}
+    call, fixed = call.__call__, {}
   parameters = {
     key: p
     for key, p in inspect.signature(call).parameters.items()
-    if key not in OURS and key != 'self' and key not in given
+    if key not in OURS and key != 'self' and key not in fixed
   }
   required = [k for k, p in parameters.items() if p.default is p.empty]
   types = {k: _TYPES.get(p.annotation) for k, p in parameters.items()}
@@ -81,17 +81,17 @@ class Toolbox:
 
   def __call__(self, text: str, example: dict, state) -> tools.Answer:
     try:
-      found = calls.parse(self._form, text, self._first)
+      requested = calls.parse(self._form, text, self._first)
     except calls.Malformed as e:
       return tools.Answer(f'error: {e}'[:200], state, 0.0, 'malformed')
-    if not found:
+    if not requested:
       return tools.Answer(None, state)
-    states, said, event = dict(state or {}), [], ''
-    for call in found:
+    states, results, event = dict(state or {}), [], ''
+    for call in requested:
       words, problem = self._call(call, example, states)
-      said.append(words)
+      results.append(words)
       event = event or problem
-    return tools.Answer('\n'.join(said), states, 0.0, event)
+    return tools.Answer('\n'.join(results), states, 0.0, event)
 
   def _typed(self, call):
     """Converts the argument of a call in tags to the type of the tool's
@@ -101,10 +101,10 @@ class Toolbox:
     if self._form != 'tags' or read is None:
       return call
     try:
-      found = {k: read(v.strip()) for k, v in call.arguments.items()}
+      arguments = {k: read(v.strip()) for k, v in call.arguments.items()}
     except (ValueError, RecursionError):  # the tool itself reports the error
       return call
-    return call._replace(arguments=found)
+    return call._replace(arguments=arguments)
 
   def _call(self, call, example: dict, states: dict) -> tuple[str, str]:
     """Runs one call; returns (text, event to count)."""
@@ -118,20 +118,20 @@ class Toolbox:
     try:
       if getattr(tool, 'keeps', False):
         more['state'] = states.get(call.name)
-        said, states[call.name] = tool(**call.arguments, **more)
+        result, states[call.name] = tool(**call.arguments, **more)
       else:
-        said = tool(**call.arguments, **more)
+        result = tool(**call.arguments, **more)
     # A tool may raise anything: the policy reads the error, and the run counts
     # it.
     except Exception as e:
       return f'error: {type(e).__name__}: {e}'[:400], 'failed'
-    return _words(said), ''
+    return _words(result), ''
 
 
-def _words(said) -> str:
-  if isinstance(said, bytes | bytearray):
-    return bytes(said).decode('utf-8', 'replace')
-  return said if isinstance(said, str) else str(said)
+def _words(result) -> str:
+  if isinstance(result, bytes | bytearray):
+    return bytes(result).decode('utf-8', 'replace')
+  return result if isinstance(result, str) else str(result)
 
 
 def _wants(tool: Callable, name: str) -> bool:

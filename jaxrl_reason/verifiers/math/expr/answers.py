@@ -152,20 +152,20 @@ class Readings:
     """Returns parser arguments of the other readings, given the other
     answer.
     """
-    found = []
+    readings = []
     # 1,200 may be the list of 1 and 200 if the other is a list with units or
     # names.
     if 'commas' in self.others and not (
       forms.is_tuple(against) or self._is_one_number(against)
     ):
-      found.append({'commas': False})
+      readings.append({'commas': False})
     if 'tight' in self.others:
-      found.append({'tight': True})
+      readings.append({'tight': True})
     if 'letters' in self.others or (
       'glued' in self.others and against.has('unit')
     ):
-      found.append({'letters': True})
-    return found
+      readings.append({'letters': True})
+    return readings
 
   def _is_one_number(self, against: Node) -> bool:
     """Returns whether a text such as 1,200 is compared with two numbers."""

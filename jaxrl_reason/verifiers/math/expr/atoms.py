@@ -51,22 +51,22 @@ class Atoms:
     tokens = [self.peek(i) for i in range(8)]
     kinds = [t.kind for t in tokens]
     if kinds[:3] == ['num', 'op', 'num'] and tokens[1].value == '/':
-      found, used = (tokens[0].value, tokens[2].value), 3
+      parts, used = (tokens[0].value, tokens[2].value), 3
     elif kinds[0] == 'cmd' and tokens[0].value in v.FRACTIONS:
       digits = [t.value for t in tokens if t.kind == 'num']
       shape = ''.join('#' if t.kind == 'num' else str(t.value) for t in tokens)
       shape = shape[len(tokens[0].value) :]
       if shape.startswith('{#}{#}'):
-        found, used = digits[:2], 7
+        parts, used = digits[:2], 7
       elif shape.startswith('#') and len(digits[0]) == 2:
-        found, used = digits[0], 2
+        parts, used = digits[0], 2
       else:
         return None
     else:
       return None
-    if not all(d.isdigit() and len(d) < 10 for d in found):
+    if not all(d.isdigit() and len(d) < 10 for d in parts):
       return None
-    above, below = (int(d) for d in found)
+    above, below = (int(d) for d in parts)
     if not 0 < above < below:
       return None
     for _ in range(used):

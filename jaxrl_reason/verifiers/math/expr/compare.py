@@ -274,8 +274,8 @@ def _sets(a: Node, b: Node, budget: Budget) -> bool | None:
   if is_tuple(a) and is_tuple(b) and len(a.args) > 2:
     return None
   try:
-    found = sets.read(a, budget), sets.read(b, budget)
-    return solved.alike(a, b) and sets.same_set(*found, budget)
+    both = sets.read(a, budget), sets.read(b, budget)
+    return solved.alike(a, b) and sets.same_set(*both, budget)
   except Outside:
     return None
 

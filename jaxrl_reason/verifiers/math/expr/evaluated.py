@@ -83,25 +83,25 @@ def is_evaluated(answer: str, gold: str) -> bool:
     return bool(FOLDED.search(gold))
   if _joins_sets(trees[0]) and not trees[1].has('setop'):
     return False
-  found, wanted = (_values(tree) for tree in trees)
-  if not wanted or any(names(node) for node in wanted):
+  values, gold_values = (_values(tree) for tree in trees)
+  if not gold_values or any(names(node) for node in gold_values):
     return True
-  style = Style(wanted)
-  if not all(style.is_final(node) for node in wanted):
+  style = Style(gold_values)
+  if not all(style.is_final(node) for node in gold_values):
     return True
   if trees[0].kind == 'rel' and not sets.is_set_like(trees[0]):
-    return any(style.is_final(node) for node in found)  # 7 - 3 = 4
-  return all(style.is_final(node) for node in found)
+    return any(style.is_final(node) for node in values)  # 7 - 3 = 4
+  return all(style.is_final(node) for node in values)
 
 
 def restates(answer: str, gold: str, question: str) -> bool:
   """Returns whether an answer is a formula of the question and not the gold."""
-  restated, wanted = _tree(answer), _tree(gold)
-  if restated is None or wanted is None:
+  restated, gold_tree = _tree(answer), _tree(gold)
+  if restated is None or gold_tree is None:
     return False
-  restated, wanted = forms.tidy(_core(restated), _core(wanted))
-  restated, wanted = canonical(restated), canonical(wanted)
-  if restated == wanted or restated.kind in ('sym', 'const'):
+  restated, gold_tree = forms.tidy(_core(restated), _core(gold_tree))
+  restated, gold_tree = canonical(restated), canonical(gold_tree)
+  if restated == gold_tree or restated.kind in ('sym', 'const'):
     return False
   question = question[-MAX_CHARS:]
   value = _rational(restated)
@@ -318,8 +318,8 @@ def _is_numeral(node: Node, value) -> bool:
   if node.kind in LITERALS or node.kind == 'unit':
     return True
   if node.kind in ('div', 'ratio'):
-    whole = value.denominator == 1
-    return not whole and all(_is_literal(arg) for arg in node.args)
+    is_integer = value.denominator == 1
+    return not is_integer and all(_is_literal(arg) for arg in node.args)
   if node.kind == 'pow' and node.args[0] == number(10):
     return _is_literal(node.args[1])
   if node.kind == 'mul':

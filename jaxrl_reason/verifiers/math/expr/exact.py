@@ -33,8 +33,8 @@ def integer(value, largest: int | None = None) -> int:
 def integer_root(value: int, degree: int) -> int | None:
   """Returns the exact root of an integer, if it has one."""
   if value < 0:
-    found = integer_root(-value, degree) if degree % 2 else None
-    return None if found is None else -found
+    positive_root = integer_root(-value, degree) if degree % 2 else None
+    return None if positive_root is None else -positive_root
   if degree == 2:
     root = math.isqrt(value)
     return root if root * root == value else None

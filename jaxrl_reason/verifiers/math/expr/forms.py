@@ -145,7 +145,8 @@ def constants_renamed(a: Node, b: Node) -> list[Node]:
     generic = variable and own_a | own_b <= ONE_CONSTANT
   else:
     generic = any(
-      all(SUBSCRIPTED.fullmatch(n) for n in own) for own in (own_a, own_b)
+      all(SUBSCRIPTED.fullmatch(n) for n in constants)
+      for constants in (own_a, own_b)
     )
   if not generic or len(own_a) != len(own_b) or len(own_a) > 3:
     return []
@@ -256,14 +257,14 @@ def elements(node: Node) -> list[Node]:
   """Returns all values of a list, with expanded plus-minus signs."""
   items = node.args if node.kind == 'seq' and is_many(node) else (node,)
   nested = node.kind == 'seq' and node.value == '{}'
-  found = [
+  values = [
     value
     for item in items
     for value in ([item] if nested and is_set(item) else _expanded(item))
   ]
-  if len(found) > MAX_ITEMS:
+  if len(values) > MAX_ITEMS:
     raise Limit('too many elements')
-  return found
+  return values
 
 
 def is_set(node: Node) -> bool:
@@ -285,9 +286,9 @@ def assignments(node: Node) -> dict[str, Node] | None:
   """Returns {'x': 1, 'y': 2} of 'x = 1, y = 2'; None for other texts."""
   if node.kind != 'seq' or node.value == 'or':
     return None
-  found: dict[str, Node] = {}
+  values: dict[str, Node] = {}
   for item in node.args:
     if not is_equation(item) or item.args[0].kind != 'sym':
       return None
-    found[item.args[0].value] = item.args[-1]
-  return found if len(found) == len(node.args) else None
+    values[item.args[0].value] = item.args[-1]
+  return values if len(values) == len(node.args) else None

@@ -54,8 +54,8 @@ def parse(
   node = parser.listing()
   if parser.token.kind != 'end':
     raise ParseError(f'unexpected {parser.token.value!r}')
-  found = parser.ambiguous | ({'commas'} if reader.ambiguous else set())
-  return node, frozenset(found)
+  readings = parser.ambiguous | ({'commas'} if reader.ambiguous else set())
+  return node, frozenset(readings)
 
 
 class Parser(Atoms, Brackets, Commands, Quantities):
@@ -88,10 +88,10 @@ class Parser(Atoms, Brackets, Commands, Quantities):
     return self.token.kind == 'op' and self.token.value in operators
 
   def take(self, *operators: str) -> bool:
-    found = self.on(*operators)
-    if found:
+    matches = self.on(*operators)
+    if matches:
       self.next()
-    return found
+    return matches
 
   def expect(self, *operators: str):
     if not self.take(*operators):

@@ -116,8 +116,8 @@ class Reader:
     low, high = self.end(low), self.end(high)
     low_closed = low_closed and not self._infinite(low)
     high_closed = high_closed and not self._infinite(high)
-    made = Interval(low, low_closed, high, high_closed)
-    return RealSet(self.tidy((made,)), variable)
+    single = Interval(low, low_closed, high, high_closed)
+    return RealSet(self.tidy((single,)), variable)
 
   def _infinite(self, end: End) -> bool:
     return end.value is not None and bool(self.mp.isinf(end.value))
@@ -223,10 +223,12 @@ class Reader:
     if len(node.args) != 2 or node.value == '<>':
       raise Outside('no interval')
     low, high = node.args
-    found = self.interval(low, node.value[0] == '[', high, node.value[1] == ']')
-    if not found.intervals:
+    interval = self.interval(
+      low, node.value[0] == '[', high, node.value[1] == ']'
+    )
+    if not interval.intervals:
       raise Outside('(5, 1) is a pair, no interval')
-    return found
+    return interval
 
   def _list(self, node: Node) -> RealSet:
     if not any(n.kind in ('rel', 'seq', 'setop') for n in node.args):
@@ -272,8 +274,8 @@ class Reader:
     if operator in ('in', 'notin'):
       if left.kind != 'sym':
         raise Outside('no variable')
-      found = self.read(right)._replace(variable=left.value)
-      return self.complement(found) if operator == 'notin' else found
+      region = self.read(right)._replace(variable=left.value)
+      return self.complement(region) if operator == 'notin' else region
     if operator not in FLIPPED:
       raise Outside(operator)
     if right.kind == 'sym' and left.kind != 'sym':
@@ -311,10 +313,10 @@ class Reader:
     """Solves 2x + 1 > 5: slope and root follow from the values at 0, 1
     and 2.
     """
-    found = names(left) | names(right)
-    if len(found) != 1:
+    variables = names(left) | names(right)
+    if len(variables) != 1:
       raise Outside('several variables')
-    variable = symbol(found.pop())
+    variable = symbol(variables.pop())
     difference = Node('add', (left, Node('neg', (right,))))
     exact = Exact(self.budget)
     at = [

@@ -35,15 +35,15 @@ def points(a: Node, b: Node, budget: Budget) -> list[dict[str, Fraction]]:
   variables = sorted(names(a) | names(b))
   if not any(names(argument) for argument in inner):
     return []
-  found = [
+  candidates = [
     {name: Fraction(value) for name in variables}
     for value in (*INTEGERS, *HALVES)
   ]
   arguments = sorted(inner, key=repr)
   pairs = [(n, v) for n in arguments for v in sorted(names(n))]
   for argument, variable in itertools.islice(pairs, MAX_SOLVED):
-    found += _solved(argument, variable, variables, budget)
-  return found
+    candidates += _solved(argument, variable, variables, budget)
+  return candidates
 
 
 def _solved(argument: Node, variable: str, variables: list[str], budget):

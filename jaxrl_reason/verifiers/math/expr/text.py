@@ -221,12 +221,12 @@ def to_ascii(text: str) -> str:
   return text.translate(TABLE)
 
 
-def _superscript(found: re.Match) -> str:
-  return f'^{{{found[0].translate(SUPER_TABLE)}}}'
+def _superscript(match: re.Match) -> str:
+  return f'^{{{match[0].translate(SUPER_TABLE)}}}'
 
 
-def _subscript(found: re.Match) -> str:
-  return f'_{{{found[0].translate(SUB_TABLE)}}}'
+def _subscript(match: re.Match) -> str:
+  return f'_{{{match[0].translate(SUB_TABLE)}}}'
 
 
 def clean(text: str) -> str:

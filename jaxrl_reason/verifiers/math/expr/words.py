@@ -135,16 +135,16 @@ def undressed(text: str) -> str:
 
 
 def words(text: str) -> tuple[str, ...]:
-  found = WORDS.findall(undressed(text).lower())
-  return tuple(w for w in found if w not in SMALL_WORDS) or tuple(found)
+  all_words = WORDS.findall(undressed(text).lower())
+  return tuple(w for w in all_words if w not in SMALL_WORDS) or tuple(all_words)
 
 
 def as_phrase(text: str) -> str:
-  found = words(text)
-  if all(re.fullmatch(f'[{CIRCLED}]', word) for word in found):
-    found = sorted(found)
-  phrase = ' '.join(found)
-  if phrase.endswith('does not exist') and not HEDGES & set(found):
+  phrase_words = words(text)
+  if all(re.fullmatch(f'[{CIRCLED}]', word) for word in phrase_words):
+    phrase_words = sorted(phrase_words)
+  phrase = ' '.join(phrase_words)
+  if phrase.endswith('does not exist') and not HEDGES & set(phrase_words):
     return 'does not exist'  # the limit ...
   return SYNONYMS.get(phrase, phrase)
 
@@ -182,9 +182,9 @@ PLAIN_SHORT = frozenset(
 
 def as_node(text: str) -> Node | None:
   """Converts words with a mathematical meaning: number words, sets."""
-  found = words(text)
-  phrase = ' '.join(found)
-  if HEDGES & set(found):
+  phrase_words = words(text)
+  phrase = ' '.join(phrase_words)
+  if HEDGES & set(phrase_words):
     return None
   if phrase in EMPTY_WORDS or phrase.endswith(
     (' no solution', ' no solutions')
@@ -220,8 +220,8 @@ def same_text(a: str, b: str) -> bool:
 
 def _yes_or_no(text: str) -> str:
   """Returns Yes of "Yes, it is.", and all of "Yes, or no"."""
-  found = set(words(text))
-  if HEDGES & found or {'yes', 'no'} <= found:
+  phrase_words = set(words(text))
+  if HEDGES & phrase_words or {'yes', 'no'} <= phrase_words:
     return undressed(text).lower()
   return undressed(text).lower().split(',')[0]
 
