@@ -174,7 +174,7 @@ def test_pickles_are_never_read(folder):
     hf.load(folder, CONFIG)
 
 
-def test_a_tied_model_may_bring_its_head_if_it_is_the_embedding(tmp_path):
+def test_a_tied_model_may_store_a_head_equal_to_the_embedding(tmp_path):
   c, _, params = small_model(qk_norm=False)
   hf.save(tmp_path, params, c, dtype='float32')
   edit(tmp_path, lambda t: t.update({tensors.HEAD: t[tensors.EMBED]}))

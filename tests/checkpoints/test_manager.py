@@ -19,7 +19,7 @@ from jaxrl_reason.checkpoints import origin as origin_lib
 FULL = 'RESOURCE_EXHAUSTED: Error writing "x": No space left on device'
 
 
-def test_a_full_disk_names_what_is_kept(tmp_path, monkeypatch):
+def test_a_full_disk_error_names_the_kept_checkpoint(tmp_path, monkeypatch):
   checkpoints = manager.Checkpoints(epath.Path(tmp_path), keep=2)
   checkpoints.save(5, {'w': jnp.ones(3)}, {'done': 5})
   checkpoints.wait()

@@ -365,7 +365,9 @@ def test_penalties_and_biases_are_settings_of_the_answers(folder):
   assert '777777' not in texts and all(x.startswith('7') for x in texts)
 
 
-def test_generate_and_grade_read_what_evaluate_wrote(whole, folder, tmp_path):
+def test_generate_and_grade_read_the_output_of_evaluate(
+  whole, folder, tmp_path
+):
   run(
     *flags(folder, tmp_path), '--suite=run:heldout?n=3', f'--model={folder}/run'
   )

@@ -281,7 +281,7 @@ def test_a_wrong_expression_is_refused_before_the_model_is_loaded(flag):
     generate.run(generate_command.parser().parse(given))
 
 
-def test_penalties_and_biases_change_what_is_generated(folder):
+def test_penalties_and_biases_change_completions(folder):
   """A bias of 100 is one token for ever; a penalty ends its repetition."""
 
   def run(*flags):

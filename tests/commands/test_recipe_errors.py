@@ -68,7 +68,7 @@ def run(folder, *arguments) -> str:
 
 
 @pytest.mark.parametrize('name', RECIPES)
-def test_a_recipe_that_fails_is_named_with_its_line(name, tmp_path):
+def test_an_error_of_a_recipe_has_its_line(name, tmp_path):
   text, words = RECIPES[name]
   path = tmp_path / 'mine.py'
   path.write_text(text)

@@ -1,5 +1,5 @@
-"""Small tokenizers in Hugging Face folders, in the style of published ones;
-whoever imports this is skipped where `tokenizers` is not installed.
+"""Small tokenizers in Hugging Face folders, in the style of published ones.
+Tests that import this file are skipped if `tokenizers` is not installed.
 """
 
 import io

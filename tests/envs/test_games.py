@@ -108,7 +108,7 @@ def test_frozen_lake_ends_in_a_hole_and_stops_at_the_edge():
   assert said[-1][1:3] == (0.0, True)
 
 
-def test_a_wrong_digit_is_refused_and_part_of_a_grid_is_no_success():
+def test_a_wrong_digit_is_refused_and_a_partial_grid_is_not_a_success():
   example = examples('sudoku', 1)[0]
   good = [own for own, _ in example['turns']]
   wrong = good[0][:3] + '1234'[good[0][3] == '1'] + ';'

@@ -111,7 +111,7 @@ def test_intervals_have_their_coverage(n_problems, k):
   assert 0.91 <= held / trials <= 0.98
 
 
-def test_agreement_of_all_problems_is_no_certainty():
+def test_agreement_of_all_problems_has_an_interval():
   for value in (0.0, 1.0):
     num = np.full(20, value)
     e = estimators.estimate(*estimators.ratio(num, np.ones(20)), n=20)

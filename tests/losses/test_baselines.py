@@ -72,7 +72,7 @@ def test_gfpo_keeps_the_shortest():
   close(metric, [1 / 3, 0, 1 / 2, 0], 1e-6)
 
 
-def test_gdpo_tells_apart_what_the_sum_cannot():
+def test_gdpo_distinguishes_rewards_with_equal_sums():
   """(0, 1) and (1, 0) have equal sums, but differ if parts are normalised
   separately.
   """

@@ -132,7 +132,7 @@ def every_preset(batch):
 
 
 @pytest.mark.parametrize('name', losses.PRESETS)
-def test_every_preset_runs_on_what_it_needs(name, batch, every_preset):
+def test_every_preset_runs_on_the_arrays_it_needs(name, batch, every_preset):
   """Under jit: finite for every edge case, with gradient exactly 0 outside the
   mask.
   """

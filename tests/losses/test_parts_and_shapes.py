@@ -51,7 +51,7 @@ def test_nothing_is_resolved_while_a_loss_is_traced(monkeypatch):
 
 
 @pytest.mark.parametrize('name', losses.PRESETS)
-def test_parts_say_what_they_read_and_hold_the_settings(name):
+def test_parts_list_their_arrays_and_settings(name):
   o = losses.resolve(name)
   for part in o.parts:
     for field, _, key in part.names:
@@ -232,7 +232,7 @@ def test_ties_have_the_subgradient_0():
   close(far, np.exp(40.0) * at, 1e-5)
 
 
-def test_what_clip_metrics_count_is_what_is_clipped():
+def test_clip_metrics_count_clipped_tokens():
   """Metrics count exactly the tokens without gradient."""
   ratio = jnp.exp(jnp.array([[-0.45, -0.3, 0.1], [0.35, 0.45, 1.2]]))
   mask, old = jnp.ones((2, 3)), LOGP
@@ -331,7 +331,7 @@ def test_a_token_no_policy_can_draw_is_left_out_and_counted(name):
   close(metrics['nonfinite_tokens'], 1 / 6, 1e-6)
 
 
-def test_a_kl_in_the_reward_leaves_out_what_the_reference_cannot_draw():
+def test_a_kl_in_the_reward_excludes_tokens_the_reference_cannot_draw():
   ref = LOGP.at[0, 0].set(-jnp.inf)
   reward, group = jnp.array([1.0, 0.0]), jnp.zeros(2, int)
   for name in ('rloo', 'reinforce_pp'):
@@ -395,7 +395,7 @@ def test_other_numbers_are_seen_everywhere_or_refused():
       losses.resolve('dapo').with_numbers({wrong: 0.3})
 
 
-def test_the_public_names_are_what_is_imported():
+def test_public_names_are_the_imported_names():
   """No submodule and no helper is a public name of `losses`."""
   tree = ast.parse(pathlib.Path(losses.__file__).read_text())
   imports = [x for x in tree.body if isinstance(x, ast.ImportFrom)]

@@ -136,7 +136,7 @@ def test_rejection_levels_that_cannot_be():
 
 @pytest.mark.parametrize('name', ['luspo', 'luspo_token'])
 def test_luspo_sums_rows_and_averages_over_them(name):
-  """TRL 1.16: (per_token_loss * mask).sum(-1).mean(), whatever the ratio.
+  """TRL 1.16: (per_token_loss * mask).sum(-1).mean(), for any ratio.
 
   Its `luspo` has ratios of sequences: every token of a row has the row's.
   """

@@ -177,8 +177,8 @@ def test_layers_of_several_windows_choose_theirs_inside_the_program(kind):
       np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5)
 
 
-def test_sequences_in_one_row_are_as_if_alone():
-  """Hidden states of packed rows, whatever the padding between them."""
+def test_sequences_in_one_row_are_independent():
+  """Compares hidden states of packed rows, with any padding between them."""
   c, model, params = small_model(windows=(0, 3, 0))
   a, b = jax.random.randint(jax.random.key(3), (2, 6), 0, 16)
   row = jnp.concatenate([jnp.zeros(2, int), a, jnp.zeros(1, int), b[:4]])
@@ -248,7 +248,7 @@ def test_auto_is_the_reference_on_cpu_where_rows_are_short(monkeypatch):
   assert attention.resolve(config(), T) == 'einsum'
 
 
-def test_blocks_leave_out_most_of_what_is_masked():
+def test_blocks_skip_most_masked_scores():
   for n in (2048, 1024, 8192, 300, 129, 128, 7):
     found = blocked.spans(n)
     assert found[0][0] == 0 and found[-1][1] == n

@@ -82,7 +82,7 @@ def test_a_slot_begins_its_next_row_with_the_state_of_the_prompt(
     assert (a == b).all(axis=(-1, -2)).mean() > 0.99
 
 
-def test_turns_go_on_from_what_was_read():
+def test_turns_continue_from_the_state():
   """Rows that wait, observations of several lengths, and whole rows agree."""
   _, model, params = small_model(**DELTA, layers=3, delta_layers=(0, 1))
   tokens = jax.random.randint(jax.random.key(1), (2, P + 8), 3, 16)
@@ -162,7 +162,7 @@ def test_bytes_of_a_cache_are_those_of_states_and_of_keys():
   assert 0 <= found - want <= 8 * (2 + 4 * c.layers)
 
 
-def test_a_deeper_model_of_the_same_pattern_is_no_larger_program():
+def test_a_deeper_model_of_the_same_pattern_has_a_program_of_equal_size():
   def size(n):
     delta = tuple(i for i in range(4 * n) if i % 4 < 3)
     c = small_config(**DELTA, layers=4 * n, delta_layers=delta)

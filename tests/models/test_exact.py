@@ -69,7 +69,7 @@ def test_functions_equal_those_of_numpy(ours, theirs, x):
     np.testing.assert_array_equal(part, got[:n])
 
 
-def test_the_softmax_is_that_of_many_small_numbers_too():
+def test_the_softmax_is_exact_for_many_small_numbers():
   """Sums over a vocabulary whose tail has most of the probability."""
   x = jnp.concatenate([jnp.zeros((2, 1)), jnp.full((2, 99_999), -9.0)], axis=1)
   want = jax.nn.logsumexp(x, axis=-1)

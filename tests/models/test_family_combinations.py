@@ -248,7 +248,7 @@ def test_on_eight_devices_as_on_one(name, shape):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', FAMILIES)
-def test_packed_rows_are_as_if_alone(name):
+def test_packed_rows_are_independent(name):
   model, params = built(name)
   tokens = jax.random.randint(jax.random.key(5), (2, 2 * P), 3, V)
   ids = jnp.repeat(jnp.array([[1, 2]] * 2), P, axis=1)

@@ -210,7 +210,7 @@ def test_bytes_in_memory(dtype):
   assert trees.n_bytes(made) == held
 
 
-def test_bfloat16_is_what_was_rounded_and_adapters_are_not():
+def test_base_weights_are_rounded_to_bfloat16_and_adapters_are_not():
   plain, full, model, kept = adapted('bfloat16', DENSE)
   assert kept['layers']['attn']['q'].dtype == jnp.bfloat16
   assert kept['layers']['attn_norm'].dtype == jnp.float32

@@ -56,7 +56,7 @@ def test_alpha_0_equals_the_base_exactly(rows):
   np.testing.assert_array_equal(logits(model, params, rows), wanted)
 
 
-def test_fresh_adapters_and_none_equal_the_base_exactly(trio, rows):
+def test_new_adapters_and_no_adapters_equal_the_base_exactly(trio, rows):
   base, model, params = trio
   wanted = logits(base, lora.base_of(params), rows)
   fresh = spec.init(model.specs, jax.random.key(0))[lora.KEY]

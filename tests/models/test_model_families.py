@@ -313,7 +313,7 @@ def test_gradients_equal(case, tmp_path):
     assert np.any(want[path]), path
 
 
-def test_bf16_is_no_further_from_float32_than_theirs(case):
+def test_bf16_is_as_close_to_float32_as_transformers(case):
   c = case.config
   if c.experts and (c.width % 8 or c.mlp % 8):
     pytest.skip('torch multiplies experts in bfloat16 in strides of 16 bytes')

@@ -66,7 +66,7 @@ def test_experts_are_routed_alike():
   assert np.all(routes[VALID] >= 0) and np.all(empty == moe.UNKNOWN)
 
 
-def test_padding_is_without_effect_whatever_it_embeds_to():
+def test_padding_has_no_effect_for_any_embedding():
   _, model, params = small_model(prefill='chunks:4')
   tokens = jnp.where(VALID, prompts(vocab=15), 15)  # 15 is padding alone
   want = prefill(model, params, tokens, VALID)

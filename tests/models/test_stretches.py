@@ -126,7 +126,7 @@ def test_layers_are_in_one_entry_each(shape, ranges):
   assert [list(r) for r in stretches.entries(c)] == [[i] for i in range(6)]
 
 
-def test_a_deeper_model_is_no_longer_program():
+def test_a_deeper_model_has_a_program_of_equal_length():
   """In operations for decoding one token."""
   n = {}
   for layers in (2, 12):

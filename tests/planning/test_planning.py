@@ -211,7 +211,7 @@ def test_phases_are_the_programs_of_a_run():
   assert hlo.parse(text).aliased() == n_state
 
 
-def test_an_evaluation_needs_what_its_batch_needs():
+def test_an_evaluation_needs_the_memory_of_its_batch():
   """The number of problems changes only the number of calls."""
 
   def of(problems, batch):
@@ -496,7 +496,7 @@ def test_configs_that_cannot_be_planned_are_named():
     described.devices('v5e:2x2', 0)
 
 
-def test_advice_follows_what_bounds_a_phase():
+def test_advice_depends_on_the_bound_of_a_phase():
   config = tiny(rl__micro_batches=4, model__remat='full')
   by = {'links of fsdp': 3.0, 'compute': 2.0, 'memory': 0.5}
   phase = {'phase': 'update', 'needs_gib': 1.0, 'bound_by': 'links of fsdp'}
@@ -843,6 +843,6 @@ def test_a_ranking_shows_every_mesh():
     (False, 'llama-3.1-70b', (80,)),
   ],
 )
-def test_a_deep_model_is_planned_from_a_few_layers_if_asked(asked, model, at):
+def test_a_deep_model_can_be_planned_from_a_few_layers(asked, model, at):
   planner = types.SimpleNamespace(by_depth=asked)
   assert plan.Planner._depths(planner, zoo.ZOO[model]) == at

@@ -86,7 +86,7 @@ def test_one_line_raises_no_alarm():
     assert watch.add(i, WELL | bad if i % 20 == 9 else WELL) == []
 
 
-def test_a_solved_task_is_no_collapse_and_a_line_may_lack_metrics():
+def test_a_solved_task_is_not_a_collapse_and_a_line_may_lack_metrics():
   watch = line_alarms.LineAlarms()
   solved = {'train/entropy': 0.001, 'train/groups_solved_all': 0.95}
   assert not any(watch.add(i, solved) for i in range(9))

@@ -569,7 +569,7 @@ def test_the_page_in_a_browser(tmp_path):
   page.close()
 
 
-def test_the_first_screen_says_whether_a_run_learns(tmp_path):
+def test_the_first_screen_shows_whether_a_run_learns(tmp_path):
   path = workdir(tmp_path / 'run')
   for step, text in ((5, '3 # 4'), (90, '1 2 # 3')):
     rows = [record(step, 0, i, text == '1 2 # 3', text) for i in range(2)]

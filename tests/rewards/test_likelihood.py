@@ -206,7 +206,7 @@ SHARE = [0.6, 0.6, 0.2, 0, 0.6, 0.5, 0.5, 0.5, 0.5, 0, 0, 1, 0]
   ('f', 'want'),
   [(likelihood.majority, MAJORITY), (likelihood.cluster_share, SHARE)],
 )
-def test_votes_whatever_the_order_of_the_rows(f, want):
+def test_votes_do_not_depend_on_the_order_of_rows(f, want):
   run = jax.jit(f)
   np.testing.assert_allclose(run(IDS, GROUP), want, rtol=1e-6)
   for seed in range(3):

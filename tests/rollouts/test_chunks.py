@@ -134,7 +134,7 @@ def test_layout_of_a_rollout(plain):
   assert {1, 2, 3, 4} <= set((np.asarray(out.turn).max(1)).tolist())
 
 
-def test_the_first_chunk_is_what_the_sampler_draws(plain):
+def test_the_first_chunk_equals_the_samplers_tokens(plain):
   """One chunk is a whole completion, and rows end independently."""
   model, params, out = plain
   want = think(model, params, None, sampler.generate)

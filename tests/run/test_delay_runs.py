@@ -59,7 +59,7 @@ def test_the_first_steps_change_nothing(tmp_path):
 
 
 def test_both_paths_and_eight_devices_agree(tmp_path):
-  """With refill, whose rounds fill a step before it waits."""
+  """With refill, whose rounds complete a step before it enters the queue."""
   task = dict(answer=dict(reward='task'))
   more = {'rl.staleness': 2, 'rl.rewards': task, 'rl.steps': 5}
   more |= {'rl.filter': 'dead_groups', 'rl.refill_rounds': 3}

@@ -204,7 +204,7 @@ def assert_same_numbers(got, want):
         )
 
 
-def test_two_processes_compute_what_one_does(pod):
+def test_two_processes_compute_the_numbers_of_one(pod):
   assert_same_numbers(content(pod.at / 'whole'), content(pod.at / 'alone'))
 
 
@@ -434,7 +434,7 @@ def lost(monkeypatch):
 GLOO = 'UNKNOWN: Gloo AllGather failed: [external/gloo/...] Read error'
 
 
-def test_a_failed_collective_is_explained_whatever_its_type(lost):
+def test_a_failed_collective_of_any_type_is_explained(lost):
   """A copy before a save raises it as ValueError, and a library wraps it."""
   with pytest.raises(hosts.Lost, match='lost the others: UNKNOWN: Gloo'):
     with hosts.explained():

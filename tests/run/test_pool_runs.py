@@ -115,7 +115,7 @@ def test_a_mixture_of_tasks(tmp_path, path):
   assert not any(r['train/reward_invalid'] for r in found)
 
 
-def test_the_ladder_over_a_tasks_knobs_ignores_what_is_above(tmp_path):
+def test_the_ladder_over_a_tasks_knobs_ignores_higher_rungs(tmp_path):
   c = mixture('fused')
   c.data.sources = CHAINS
   c.data.controller.update(name='ladder', rungs=3, sources='free')

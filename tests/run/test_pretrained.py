@@ -383,7 +383,7 @@ def test_memory_is_checked_before_a_download(stand_in, tmp_path, capsys):
   assert 'gpt_oss, 20.9 B' in told and 'the Hub cannot be reached' in told
 
 
-def test_a_stretched_rotary_table_is_that_of_all_who_read_it(folder, tmp_path):
+def test_a_stretched_rotary_table_is_used_by_all_readers(folder, tmp_path):
   """Sampler and trainer have one shape, which checkpoint and export contain and
   a resumed run keeps.
   """

@@ -105,7 +105,7 @@ def test_a_filter_that_removes_all_rows_is_reported(tmp_path, monkeypatch):
   assert len(told) == 1 and 'steps 1 to 1' in told[0]
 
 
-def test_hard_problems_are_asked_more_often(tmp_path):
+def test_hard_problems_are_sampled_more_often(tmp_path):
   c = recipe(**{'rl.extra.groups': 8, 'rl.samples': 4, 'rl.steps': 3})
   c.rl.extra.by = 'knapsack'
   train.run(c, tmp_path)

@@ -108,7 +108,7 @@ def test_verdicts_are_the_rewards(kept):
       assert row['verdict']['score'] == row['reward']
 
 
-def test_a_second_opinion_that_says_the_opposite_is_a_part(tmp_path):
+def test_an_opposite_second_verifier_is_a_part(tmp_path):
   files = _files(tmp_path)
   row = {'reward_parts': np.array([1.0]), 'reward_valid': True}
   said = Verdict(0.0, extracted='4')

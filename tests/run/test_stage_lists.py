@@ -92,7 +92,7 @@ def planned(**flat):
   return c
 
 
-def test_only_what_a_stage_names_is_changed():
+def test_a_stage_changes_only_its_keys():
   c = planned()
   by_name = {p.name: p for p in staging.each(c)}
   own = by_name['again'].config

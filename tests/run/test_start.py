@@ -211,7 +211,7 @@ def test_a_platform_without_devices_is_named(
 NO_ROWS = ['{"step": 4', '7', '{"stage": "rl"}', '[' * 100_000, '\ufffd']
 
 
-def test_lines_that_are_no_rows_stop_no_resumed_run(tmp_path, caplog):
+def test_invalid_lines_do_not_stop_a_resumed_run(tmp_path, caplog):
   """Neither at its start nor when it draws its curves at the end."""
   folder, row = epath.Path(tmp_path), {'step': 3, 'stage': 'rl', 'x': 1.0}
   path = folder / 'metrics.jsonl'

@@ -208,7 +208,7 @@ def test_settings_without_effect_are_refused(flat, message, tmp_path):
     train.run(supervised(**flat), tmp_path)
 
 
-def test_a_stage_ends_by_the_likelihood_whatever_its_loss(tmp_path):
+def test_a_stage_ends_by_the_likelihood_for_any_loss(tmp_path):
   """The dft loss is below the bound from the first step on."""
   c = supervised(**{'sft.loss': 'dft', 'sft.stop_loss': 1.0})
   train.run(c, tmp_path)

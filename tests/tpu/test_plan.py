@@ -127,7 +127,7 @@ def test_seeds_side_by_side_on_a_chip(tmp_path):
   assert alone['seconds'] > alone['roofline_s'] > 0
 
 
-def test_seeds_that_are_no_numbers_are_refused(tmp_path):
+def test_seeds_that_are_not_numbers_are_refused(tmp_path):
   said = planned(
     tmp_path, 'arithmetic_tiny.py', 'v5e:1x1', '--seeds=1,0', ok=False
   )

@@ -201,7 +201,7 @@ def test_the_host_path_replays_the_same():
   L.assert_close(metrics, expected, rtol=1e-3, atol=1e-5)
 
 
-def test_a_stage_trains_as_the_config_says(tmp_path):
+def test_a_stage_trains_by_its_config(tmp_path):
   config = tiny_recipe.get_config()
   config.model.update(experts=E, experts_per_token=1)
   config.sft.balance_coef, config.rl.balance_coef = 0.25, 0.5

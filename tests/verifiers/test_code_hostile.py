@@ -245,7 +245,7 @@ def test_a_folder_of_its_own_empty_and_gone_afterwards(sandbox):
 
 
 @pytest.mark.parametrize('mode', MODES)
-def test_closing_ends_what_runs_and_removes_its_folder(mode):
+def test_closing_ends_running_programs_and_removes_their_folders(mode):
   made = {}
   sandbox = open_sandbox(made, mode)
   jobs = [

@@ -58,7 +58,7 @@ def test_arithmetic_totals_from_left_to_right(modulus):
     assert all(-50 <= x <= 99 for x in totals)
 
 
-def test_arithmetic_draws_negative_answers_when_asked():
+def test_arithmetic_can_draw_negative_answers():
   found = examples('arithmetic', min_total=-99)
   assert any(ex['answer'].startswith('-') for ex in found)
 

@@ -18,7 +18,7 @@ def test_it_runs_in_the_pool_only():
     reward.reward('1', {'task': 'gym:chain_sum', 'meta': {'entry': {}}})
 
 
-def test_without_the_package_the_error_says_what_to_install(monkeypatch):
+def test_without_the_package_the_error_names_the_extra(monkeypatch):
   monkeypatch.setitem(__import__('sys').modules, 'reasoning_gym', None)
   with pytest.raises(ValueError, match=r'jaxrl_reason\[gym\]'):
     tasks.get('gym:no_such_family')
