@@ -183,9 +183,9 @@ def case(seed: int) -> tuple[dict, int]:
     packing.Shared(P, 1, G, B),
   )
   chunk, lora = pick(0, 3), family != 'deepseek_v3' and pick(True, False)
-  told = dict(family=family, mesh=mesh, slots=slots, segments=segments)
+  settings = dict(family=family, mesh=mesh, slots=slots, segments=segments)
   replay = pick(True, False)
-  told |= changes | dict(
+  settings |= changes | dict(
     replay=replay,
     temperature=temperature,
     top_p=top_p,
@@ -217,7 +217,7 @@ def case(seed: int) -> tuple[dict, int]:
     where = sharding.shardings(model.specs, mesh, sharding.TRAIN_RULES)
     with jax.set_mesh(mesh):
       logp, sampled, own = run(jax.device_put(params, where), mesh)
-  return told, int((logp != own)[sampled].sum())
+  return settings, int((logp != own)[sampled].sum())
 
 
 if __name__ == '__main__':

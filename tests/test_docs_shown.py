@@ -219,7 +219,7 @@ def run_block(code: str, known: dict) -> int:
   """Runs a block. Returns the number of values in its comments, which must be
   correct.
   """
-  told = 0
+  count = 0
   lines = code.split('\n')
   for node in ast.parse(code).body:
     if not isinstance(node, ast.Expr):
@@ -232,8 +232,8 @@ def run_block(code: str, known: dict) -> int:
     except (SyntaxError, NameError):
       continue  # a remark
     assert found == expected, f'{ast.unparse(node)} is {found}'
-    told += 1
-  return told
+    count += 1
+  return count
 
 
 @pytest.mark.parametrize(

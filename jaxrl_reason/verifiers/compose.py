@@ -208,7 +208,7 @@ def _gates_first(parts: dict[str, Part]):
   def place(name: str, path: tuple[str, ...]):
     if name not in parts:
       raise resolve.RewardError(
-        f'part {path[-1]!r} needs {name!r}, which is none of {list(parts)}'
+        f'part {path[-1]!r} needs {name!r}, which is not one of {list(parts)}'
       )
     if name in path:
       raise resolve.RewardError(f'gates form a ring: {[*path, name]}')

@@ -71,7 +71,7 @@ def final(completion: str, part: str = 'answer') -> str | None:
   tag. A completion with an unfinished thought has no response (`thoughts`).
   """
   if part not in PARTS:
-    raise ValueError(f'part {part!r} is none of {", ".join(PARTS)}')
+    raise ValueError(f'part {part!r}: must be one of {", ".join(PARTS)}')
   if part == 'all':
     return completion
   response = thoughts.response(completion)

@@ -34,7 +34,7 @@ class Verdict:
   def __post_init__(self):
     if self.status not in STATUSES:
       raise ValueError(
-        f'status {self.status!r} is none of {", ".join(STATUSES)}'
+        f'status {self.status!r}: must be one of {", ".join(STATUSES)}'
       )
 
   @property

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from data.test_problem_pool import stats, told
+from data.test_problem_pool import seen_batch, stats
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import chooser as chooser_lib
@@ -152,7 +152,9 @@ def test_sets_smaller_than_a_batch_are_legal(name, m):
   c = chooser(name)
   s = stats(m, own=c.problems.start())
   propose = jax.jit(lambda s, i: c.propose(s, KEY, 8, i))
-  learn = jax.jit(lambda s, ids, i: c.learn(s, told(s, ids, np.ones(8)), i))
+  learn = jax.jit(
+    lambda s, ids, i: c.learn(s, seen_batch(s, ids, np.ones(8)), i)
+  )
   for step in range(4):
     ids = np.asarray(propose(s, step))
     assert ids.shape == (8,) and set(ids) <= set(range(m))
@@ -177,7 +179,7 @@ def test_greso_moves_its_chances_towards_its_targets():
     reward = np.array(
       [{'r': [1, 1], 'w': [0, 0], 'm': [1, 0]}[k] for k in kinds]
     )
-    seen = told(s, np.repeat(np.arange(4), 2), reward.ravel())
+    seen = seen_batch(s, np.repeat(np.arange(4), 2), reward.ravel())
     s = s.replace(own=c.problems.observe(s, seen))
     easy += -0.01 if kinds.count('r') / 4 >= 0.25 else 0.01
     hard += -0.01 if kinds.count('w') / 4 >= 0.25 else 0.01
@@ -191,11 +193,13 @@ def test_adarfts_target_follows_the_reward():
   s, target = known(c), 0.0
   for solved in (1.0, 1.0, 0.75, 0.25, 0.0, 0.0, 1.0):
     reward = np.arange(4) < 4 * solved
-    s = s.replace(own=c.problems.observe(s, told(s, [0, 0, 1, 1], reward)))
+    s = s.replace(
+      own=c.problems.observe(s, seen_batch(s, [0, 0, 1, 1], reward))
+    )
     target = np.clip(target + 0.1 * np.tanh(2.0 * (solved - 0.5)), 0, 1)
     np.testing.assert_allclose(s.own['target'], target, rtol=1e-5)
   before = s.own['target']
-  seen = told(s, [0, 1], [1, 1], valid=np.zeros(2, bool))
+  seen = seen_batch(s, [0, 1], [1, 1], valid=np.zeros(2, bool))
   assert c.problems.observe(s, seen)['target'] == before
 
 
@@ -215,7 +219,7 @@ def test_the_ladder_moves_up_when_its_rung_is_solved():
     ids = [0, 1, 2, 2] if rung == 2 else [0, 1, 3, 3] if rung else [0, 0, 1, 1]
     if rung:
       reward[2:] = [right, right]
-    s = c.learn(s, told(s, ids, reward), jnp.int32(step))
+    s = c.learn(s, seen_batch(s, ids, reward), jnp.int32(step))
   assert sorted(set(visited)) == [0, 2, 4]
   assert visited.index(2) == 3 and visited.index(4) > 21
   assert visited[-1] == 4
@@ -306,7 +310,7 @@ def test_bandits_follow_their_formula(name):
   q, rows = np.zeros(3), np.zeros(3)
   for rates in ([0.5, 1.0, 0.25], [0.5, 0.0, 1.0], [0.25, 0.5, 0.5]):
     ids, reward = groups(rates)
-    s = c.learn(s, told(s, ids, reward, n_sources=3), jnp.int32(0))
+    s = c.learn(s, seen_batch(s, ids, reward, n_sources=3), jnp.int32(0))
     # |A| of 0/1 rewards of rate p: (p (1-p) + (1-p) p) / sqrt(p (1-p)).
     new = [2 * np.sqrt(p * (1 - p)) for p in rates]
     rate = np.where((rows == 0) & (name == 'dump'), 1.0, learn)

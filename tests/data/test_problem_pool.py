@@ -22,7 +22,7 @@ def stats(m, source=None, difficulty=None, own=None, arms=None, **changes):
   return found.replace(**{k: jnp.asarray(v) for k, v in changes.items()})
 
 
-def told(s, ids, reward, n_sources=1, **changes):
+def seen_batch(s, ids, reward, n_sources=1, **changes):
   n = len(ids)
   rows = dict(
     solved=np.asarray(reward) > 0.5,
@@ -117,7 +117,7 @@ def test_statistics_are_those_of_a_loop_over_problems():
     by = collections.defaultdict(list)
     for i, r, v in zip(ids, reward, valid):
       by[i].append(r if v else None)
-    seen = told(s, ids, reward, valid=valid)
+    seen = seen_batch(s, ids, reward, valid=valid)
     s = pool.note(s, seen, jnp.int32(step), memory)
     want = [reference(w, by.get(i, []), memory) for i, w in enumerate(want)]
   for name in ('visits', 'rate', 'same'):
@@ -129,7 +129,7 @@ def test_statistics_are_those_of_a_loop_over_problems():
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
 def test_invalid_numbers_change_nothing(bad):
   s = stats(4)
-  seen = told(s, [0, 0, 1, 1], [bad, bad, 1.0, bad])
+  seen = seen_batch(s, [0, 0, 1, 1], [bad, bad, 1.0, bad])
   after = pool.note(s, seen, jnp.int32(3), 0.5)
   np.testing.assert_array_equal(after.visits, [0, 1, 0, 0])
   np.testing.assert_array_equal(after.seen, [-1, 3, -1, -1])
@@ -140,7 +140,7 @@ def test_invalid_numbers_change_nothing(bad):
 
 def test_a_batch_without_verdicts_changes_nothing():
   s = stats(4)
-  seen = told(s, [2, 2], [1.0, 0.0], valid=np.zeros(2, bool))
+  seen = seen_batch(s, [2, 2], [1.0, 0.0], valid=np.zeros(2, bool))
   after = pool.note(s, seen, jnp.int32(3), 0.5)
   jax.tree.map(np.testing.assert_array_equal, after, s)
 
@@ -148,7 +148,7 @@ def test_a_batch_without_verdicts_changes_nothing():
 def test_advantages_are_those_of_normalised_groups():
   s = stats(5)
   reward = [1, 0, 0, 0, 0.3, 0.3, 0.3, 1, 1, 0]
-  seen = told(s, [4, 4, 4, 4, 1, 1, 1, 2, 2, 2], reward)
+  seen = seen_batch(s, [4, 4, 4, 4, 1, 1, 1, 2, 2, 2], reward)
   got = dict(zip(np.asarray(seen.ids).tolist(), np.asarray(seen.advantage)))
 
   def want(x):
@@ -163,7 +163,7 @@ def test_advantages_are_those_of_normalised_groups():
 def test_answers_are_counted_once():
   s = stats(3)
   for answers in ([5, 5, 37], [-1, 5, 6]):  # 37 and 5 share a place of 32
-    seen = told(s, [1, 1, 1], [0, 0, 0], answer_id=np.array(answers))
+    seen = seen_batch(s, [1, 1, 1], [0, 0, 0], answer_id=np.array(answers))
     s = pool.note(s, seen, jnp.int32(0), 0.5)
   counts = jax.lax.population_count(s.answers)
   np.testing.assert_array_equal(counts, [0, 2, 0])

@@ -136,7 +136,7 @@ def config(name: str, split: bool = False, **runtime):
 
 
 @jax.jit
-def shaken(params):
+def perturbed(params):
   """Changes every value, so that no parameter is without effect."""
   keys = iter(jax.random.split(jax.random.key(1), 200))
 
@@ -154,7 +154,7 @@ def built(name: str, beside=None, **runtime):
   model = transformer.build(config(name, **runtime))
   model = adapters.attach(model, **beside) if beside else model
   params = jax.jit(lambda: frozen.init(model.specs, jax.random.key(0)))()
-  return model, shaken(params)
+  return model, perturbed(params)
 
 
 def generate(model, params, **static):

@@ -266,7 +266,7 @@ def test_a_cut_answer_is_never_read_past_the_end():
     assert list(score) == [0.0]
 
 
-def spell(value):
+def spelled_numbers(value):
   """Returns five numbers of at most four digits with a*b*c + d*e = value."""
   for a in range(2000, 9999, 7):
     for b in range(a, a + 50):
@@ -281,7 +281,7 @@ def spell(value):
 def test_values_equal_modulo_some_primes_are_distinguished():
   first, second = countdown_kernel.PRIMES[:2]
   assert 9360 * 7 + 1 == first
-  a, b, c, d, e = spelled = spell(first * second + 24)
+  a, b, c, d, e = spelled = spelled_numbers(first * second + 24)
   prime = [9360, 7, 1]
   cases = [  # numbers, an expression that should reach 24, whether it does
     ([*prime, 24], '9360*7+1+24', 0.0),  # 24 modulo the first prime

@@ -47,7 +47,7 @@ def think(model, params, how=HOW, f=chunks_lib.generate, **changes):
   return jax.jit(run)(params)
 
 
-def alone(model, params, out, how=HOW, settings=None):
+def chunk_logp(model, params, out, how=HOW, settings=None):
   """Computes [N,C] log-probs of sampled tokens, with each chunk as its own
   sequence, without functions of the package.
   """
@@ -104,7 +104,7 @@ def test_log_probs_of_every_chunk_are_the_trainers(name):
   out = think(model, params, settings=settings)
   lengths = set(np.asarray(out.length).tolist())
   assert ROOM in lengths and min(lengths) < HOW.tokens < 13 < max(lengths)
-  want = alone(model, params, out, settings=settings)
+  want = chunk_logp(model, params, out, settings=settings)
   np.testing.assert_allclose(out.logp, want, atol=1e-5)
   got = of_update(model, params, out, settings=settings)
   np.testing.assert_allclose(got, want, atol=1e-5)
@@ -269,5 +269,5 @@ def test_demonstrations_are_read_in_chunks_too():
     gen, params, asked, jax.random.key(1), 0, Sampling.make(), STOP
   )
   np.testing.assert_array_equal(out.length[G - 1 :: G], [21, 9, 4, 15])
-  want = alone(model, params, out)
+  want = chunk_logp(model, params, out)
   np.testing.assert_allclose(of_update(model, params, out), want, atol=1e-5)

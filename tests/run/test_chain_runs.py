@@ -83,7 +83,7 @@ def test_every_link_has_metrics(second, tmp_path):
   assert ((shares > 0) & (shares <= 1)).all()  # one link, and it is graded
 
 
-def own_words(tokens):
+def link_texts(tokens):
   """Returns the text of each of three links, without its end."""
   of = zip(tokens['turn'], tokens['sampled'], tokens['text'])
   said = [''] * 3
@@ -109,7 +109,7 @@ def test_a_critique_comes_between_two_tries(tmp_path):
   rows = [json.loads(x) for x in path.read_text().split('\n') if x]
   gains = []
   for row in rows:
-    parts, said = row['verdict']['parts'], own_words(row['tokens'])
+    parts, said = row['verdict']['parts'], link_texts(row['tokens'])
     assert list(parts) == ['attempt', 'critique', 'retry']
     assert parts['critique'] == 0
     total = 0.25 * parts['attempt'] + parts['retry']

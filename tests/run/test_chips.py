@@ -8,7 +8,7 @@ import pytest
 from jaxrl_reason.run.process import chips
 
 
-def asked(monkeypatch, kind, n=4, known=True):
+def options_for(monkeypatch, kind, n=4, known=True):
   """Returns the options for n devices of a compiler with or without support."""
   monkeypatch.setattr(chips, '_knows', lambda device, options: known)
   device = types.SimpleNamespace(device_kind=kind)
@@ -27,16 +27,20 @@ def asked(monkeypatch, kind, n=4, known=True):
   ],
 )
 def test_a_chip_exchanges_beside_work_as_it_can(monkeypatch, kind, words):
-  options = asked(monkeypatch, kind)
+  options = options_for(monkeypatch, kind)
   assert any(words in name for name in options) and all(options.values())
 
 
 def test_options_are_empty_without_exchanges_or_support(monkeypatch):
-  assert asked(monkeypatch, 'TPU v6 lite', n=1) == {}
-  assert asked(monkeypatch, 'TPU v6 lite', known=False) == {}
-  assert asked(monkeypatch, 'cpu') == asked(monkeypatch, 'NVIDIA H200') == {}
+  assert options_for(monkeypatch, 'TPU v6 lite', n=1) == {}
+  assert options_for(monkeypatch, 'TPU v6 lite', known=False) == {}
+  assert (
+    options_for(monkeypatch, 'cpu')
+    == options_for(monkeypatch, 'NVIDIA H200')
+    == {}
+  )
 
 
 def test_the_environment_leaves_exchanges_to_the_compiler(monkeypatch):
   monkeypatch.setenv('JAXRL_OVERLAP', '0')
-  assert asked(monkeypatch, 'TPU v6 lite') == {}
+  assert options_for(monkeypatch, 'TPU v6 lite') == {}

@@ -32,7 +32,7 @@ def recipe(**rl):
   return c
 
 
-def told(workdir, stage='rl'):
+def metric_rows(workdir, stage='rl'):
   """Returns the lines of metrics without timings."""
   text = (workdir / 'metrics.jsonl').read_text()
   found = [json.loads(line) for line in text.split('\n') if line]
@@ -51,7 +51,7 @@ def whole(tmp_path_factory):
 
 
 def test_chunks_have_metrics_and_are_evaluated(whole):
-  lines = [line for line in told(whole) if 'train/chunks' in line]
+  lines = [line for line in metric_rows(whole) if 'train/chunks' in line]
   assert lines and all(1 < x['train/chunks'] <= 4 for x in lines)
   assert all(x['train/chunks_max'] <= 4 for x in lines)
   # One update: what is trained is what was sampled.
@@ -96,9 +96,11 @@ def test_killed_and_resumed_is_the_same(whole, tmp_path):
   half = recipe(steps=2)
   train.run(half, tmp_path / 'parts')
   train.run(recipe(), tmp_path / 'parts')
-  assert told(tmp_path / 'parts')[-1] == told(whole)[-1]
-  kept = [line for line in told(whole) if 'train/loss' in line]
-  again = [line for line in told(tmp_path / 'parts') if 'train/loss' in line]
+  assert metric_rows(tmp_path / 'parts')[-1] == metric_rows(whole)[-1]
+  kept = [line for line in metric_rows(whole) if 'train/loss' in line]
+  again = [
+    line for line in metric_rows(tmp_path / 'parts') if 'train/loss' in line
+  ]
   assert again[-1] == kept[-1]
 
 
@@ -108,8 +110,8 @@ def test_the_host_path_samples_the_same(whole, tmp_path):
   train.run(
     recipe(path='host', steps_per_dispatch=1, steps=2), tmp_path / 'run'
   )
-  here = [x for x in told(tmp_path / 'run') if 'train/loss' in x][0]
-  there = [x for x in told(whole) if 'train/loss' in x][0]
+  here = [x for x in metric_rows(tmp_path / 'run') if 'train/loss' in x][0]
+  there = [x for x in metric_rows(whole) if 'train/loss' in x][0]
   assert here['step'] == there['step']
   for key in ('reward_mean', 'length_mean', 'chunks', 'loss', 'grad_norm'):
     a, b = here[f'train/{key}'], there[f'train/{key}']
@@ -169,7 +171,7 @@ def test_other_parts_of_a_step_work_with_chunks(name, tmp_path):
       place = place[section]
     place[last] = value
   train.run(c, tmp_path / 'run')
-  lines = [x for x in told(tmp_path / 'run') if 'train/gap_max' in x]
+  lines = [x for x in metric_rows(tmp_path / 'run') if 'train/gap_max' in x]
   assert len(lines) == 3 and all(x['train/chunks'] > 1 for x in lines)
   for x in lines:
     assert 0 < x['train/nll'] and x['train/gap_max'] < gap

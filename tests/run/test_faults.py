@@ -110,7 +110,7 @@ def finished(untouched, tmp_path):
   return shutil.copytree(untouched[2], tmp_path / 'finished')
 
 
-def check_said(code, log):
+def check_message(code, log):
   """Checks that a run that was not killed succeeds, or ends with one line that
   has a remedy.
   """
@@ -166,7 +166,7 @@ def tear_metrics(rng, workdir):
 ON_DISK = (flip, flip, cut, lose)
 
 
-def survive(runs, untouched, workdir, seed, n):
+def apply_faults(runs, untouched, workdir, seed, n):
   """Applies n faults one after the other. The run must then finish as without
   faults.
   """
@@ -182,7 +182,7 @@ def survive(runs, untouched, workdir, seed, n):
       what = rng.choice(ERRORS if kind == 'error' else SIGNALS)
       at = rng.randint(1, calls)
     code, log, _ = runs(workdir, at, what)
-    check_said(code, log)
+    check_message(code, log)
     if 'holds no checkpoint that can be used' in log:
       # All checkpoints are damaged: reported, and none is removed.
       runs(workdir, flags=['--fresh'])
@@ -216,7 +216,7 @@ def test_a_full_disk_ends_in_one_line(runs, untouched, small_disk, room):
   free = shutil.disk_usage(small_disk).free
   filler.write_bytes(b'x' * (free - room))
   code, log, _ = runs(workdir)
-  check_said(code, log)
+  check_message(code, log)
   assert code == 1 and 'o space left' in log.strip().splitlines()[-1], log
   filler.unlink()
   code, log, _ = runs(workdir)
@@ -234,7 +234,7 @@ def test_a_checkpoint_without_its_folder_ends_at_once(
   and nothing is printed after the last line.
   """
   code, log, _ = runs(tmp_path / 'run', 1, error, of=of)
-  check_said(code, log)
+  check_message(code, log)
   last = log.strip().splitlines()[-1]
   number = getattr(errno, error)
   assert code == 1 and 'a checkpoint could not be written' in last, log
@@ -244,7 +244,7 @@ def test_a_checkpoint_without_its_folder_ends_at_once(
 @pytest.mark.parametrize('of', ['.shared', 'checkpoints', 'logs', 'lock-'])
 def test_every_refusal_has_a_remedy(runs, untouched, tmp_path, of):
   code, log, _ = runs(tmp_path / 'run', 1, 'EIO', of=of)
-  check_said(code, log)
+  check_message(code, log)
   last = log.strip().splitlines()[-1]
   assert code == 1 and of in last and 'start the same command again' in last
 
@@ -266,7 +266,7 @@ def test_of_two_starts_one_is_refused(runs, untouched, tmp_path):
       time.sleep(0.05)
     code, log, _ = runs(workdir)
     assert code == 1 and f'is in use by process {first.pid} on' in log, log
-    check_said(code, log)
+    check_message(code, log)
     log = first.communicate()[1].decode()
     assert first.returncode == 0, log[-3000:]
   finally:
@@ -289,7 +289,7 @@ def test_an_incompatible_start_changes_nothing(
 ):
   before = {p: p.stat().st_mtime_ns for p in finished.rglob('*')}
   code, log, _ = runs(finished, flags=flags)
-  check_said(code, log)
+  check_message(code, log)
   assert code == 1 and words in log.strip().splitlines()[-1], log
   after = {p: p.stat().st_mtime_ns for p in finished.rglob('*')}
   assert {p: after.get(p) for p in before} == before
@@ -300,7 +300,7 @@ def test_other_stages_change_nothing(runs, untouched, finished):
   before = sorted(finished.rglob('*'))
   stages = "--config.stages=('sft','rl')"
   code, log, _ = runs(finished, stages=stages)
-  check_said(code, log)
+  check_message(code, log)
   assert code == 1 and "stage 1 of ('rl',)" in log.strip().splitlines()[-1]
   assert sorted(finished.rglob('*')) == before
   assert content(finished) == untouched[0]
@@ -330,7 +330,7 @@ def test_a_hanging_run_ends_with_stacks_and_resumes(
   limits = [f'--config.watchdog.{k}={v}' for k, v in limits.items()]
   run = tmp_path / 'run'
   code, log, _ = runs(run, flags=limits, hang=step, where=where)
-  check_said(code, log)
+  check_message(code, log)
   last = log.strip().splitlines()[-1]
   assert code == 1 and words in last, log
   text = (run / 'logs' / 'stacks_0000.txt').read_text()
@@ -373,10 +373,10 @@ def test_a_signal_at_the_start_ends_well_too(
 
 @pytest.mark.parametrize('seed', range(4))
 def test_five_faults_in_a_row(runs, untouched, tmp_path, seed):
-  survive(runs, untouched, tmp_path / 'run', seed, 5)
+  apply_faults(runs, untouched, tmp_path / 'run', seed, 5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('seed', range(100, 140))
 def test_two_hundred_faults(runs, untouched, tmp_path, seed):
-  survive(runs, untouched, tmp_path / 'run', seed, 5)
+  apply_faults(runs, untouched, tmp_path / 'run', seed, 5)

@@ -30,7 +30,7 @@ def hosted(**turns):
   return c
 
 
-def told(workdir):
+def rl_rows(workdir):
   """Returns lines of the rl stage without timings."""
   clocks = ('perf/', 'pool/', 'tools/')
   return [
@@ -57,7 +57,7 @@ def kept():
 def test_a_host_run_equals_the_fused_run(whole, tmp_path):
   """Metrics, samples and evaluations are equal."""
   train.run(recipe(steps_per_dispatch=1), tmp_path / 'fused')
-  want, got = told(tmp_path / 'fused'), told(whole)
+  want, got = rl_rows(tmp_path / 'fused'), rl_rows(whole)
   assert len(want) == len(got) > 1
   for a, b in zip(want, got):
     shared = [
@@ -87,10 +87,10 @@ def test_hostile_tools_lose_nothing(tmp_path, capfd):
   """Every row finishes and all events are counted in bounded time. Leftover
   processes are ended, and printed output is in no log.
   """
-  before = sleepers()
+  before = count_sleepers()
   train.run(hostile(), tmp_path / 'run')
   assert sum(map(len, capfd.readouterr())) < 2**20
-  last = told(tmp_path / 'run')[-1]
+  last = rl_rows(tmp_path / 'run')[-1]
   counts = {k: last[f'train/turns/{k}'] for k in ('timeout', 'failed', 'cut')}
   assert counts['timeout'] > 0 and counts['failed'] > 0, counts
   assert np.isfinite(last['train/loss'])
@@ -99,10 +99,10 @@ def test_hostile_tools_lose_nothing(tmp_path, capfd):
   rows = lines(tmp_path / 'run')
   perf = [x for x in rows if 'tools/timeouts' in x][-1]
   assert perf['tools/crashes'] > 0 and perf['tools/done'] > 20
-  assert sleepers() <= before
+  assert count_sleepers() <= before
 
 
-def sleepers():
+def count_sleepers():
   """Counts the processes of `sleep 1000`."""
   out = subprocess.run(['pgrep', '-f', 'sleep 1000'], capture_output=True)
   return {int(x) for x in out.stdout.split()}
@@ -139,11 +139,11 @@ def test_a_killed_run_resumes_identically(made, after, n, env, tmp_path):
   whole, parts = tmp_path / 'whole', tmp_path / 'parts'
   process = start(env, parts, recipe=script)
   assert kill_when(process, saved(parts, after)) == -signal.SIGKILL
-  before = told(parts)
+  before = rl_rows(parts)
   assert 'Resuming at step' in run(env, parts, recipe=script)
   run(env, whole, recipe=script)
-  assert told(parts) == told(whole)
-  assert len(before) < len(told(whole)) == n
+  assert rl_rows(parts) == rl_rows(whole)
+  assert len(before) < len(rl_rows(whole)) == n
 
 
 def test_a_resumed_run_is_identical(whole, tmp_path):
@@ -151,7 +151,7 @@ def test_a_resumed_run_is_identical(whole, tmp_path):
   half.rl.steps = 2
   train.run(half, tmp_path / 'parts')
   train.run(kept(), tmp_path / 'parts')
-  assert told(tmp_path / 'parts')[-1] == told(whole)[-1]
+  assert rl_rows(tmp_path / 'parts')[-1] == rl_rows(whole)[-1]
 
 
 @pytest.mark.parametrize(

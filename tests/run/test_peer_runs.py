@@ -32,7 +32,7 @@ def train_on_coins(tmp_path, **flat):
   jax.effects_barrier()
 
 
-def recorded(seen, f, pick):
+def record_calls(seen, f, pick):
   """Calls f, and appends the arrays that pick(*args, result) returns by
   name.
   """
@@ -51,7 +51,7 @@ def recorded(seen, f, pick):
 def test_old_log_probs_are_interpolated_by_age(tmp_path, monkeypatch):
   """AReaL: a = (proximal - behaviour) / (current - behaviour) versions."""
   seen = []
-  wrapped = recorded(seen, losses.proximal_logp, lambda *x: x)
+  wrapped = record_calls(seen, losses.proximal_logp, lambda *x: x)
   monkeypatch.setattr(losses, 'proximal_logp', wrapped)
   own = {'rl.old_logp': 'loglinear', 'rl.algorithm': 'dr_grpo'}
   train_on_coins(tmp_path, **REPLAY | own)
@@ -79,7 +79,7 @@ def test_the_optimal_baseline_is_weighed_by_proximal_over_sampler(
     names = 'old_logp sampler_logp mask sum_p_squared'.split()
     return *(arrays[k] for k in names), out
 
-  monkeypatch.setattr(part, 'of_batch', recorded(seen, part.of_batch, pick))
+  monkeypatch.setattr(part, 'of_batch', record_calls(seen, part.of_batch, pick))
   train_on_coins(tmp_path, **REPLAY | {'rl.algorithm': 'otb'})
   away = []
   for proximal, sampler, mask, squares, w in seen:

@@ -44,12 +44,12 @@ def verdict(text, example):
   return Verdict(answer + 0.5 * form, parts={'answer': answer, 'format': form})
 
 
-def same_again():
+def constant_problems():
   """Returns the same problems at every step."""
-  return itertools.repeat(asked(L.prompts(), EXAMPLES))
+  return itertools.repeat(problems_of(L.prompts(), EXAMPLES))
 
 
-def asked(prompts, examples):
+def problems_of(prompts, examples):
   """Returns the problems of a step by the ids of their prompts."""
   known = dict(zip(np.asarray(prompts.prompt_id).tolist(), examples))
   return host.Asked(prompts, known.__getitem__)
@@ -74,7 +74,7 @@ def host_step(
     sampling=Sampling.make(),
     stop=L.STOP,
   )
-  queue = iter(questions or same_again())
+  queue = iter(questions or constant_problems())
 
   def following(control, step):
     return next(queue)
@@ -137,7 +137,7 @@ def test_a_step_ahead_is_the_same_step_of_earlier_parameters():
   examples = [
     [SOURCE[j] for j in range(i * L.B, (i + 1) * L.B)] for i in range(3)
   ]
-  problems = [asked(p, e) for p, e in zip(prompts, examples)]
+  problems = [problems_of(p, e) for p, e in zip(prompts, examples)]
   step, _ = host_step(learner, questions=problems, ahead=True)
   state = jax.tree.map(jnp.copy, L.state(learner))
   stale, lag = [], []
@@ -217,7 +217,7 @@ def test_one_bad_problem_does_not_stop_a_run():
 
 def test_one_bad_problem_is_skipped_and_two_blame_the_reward():
   prompts = jax.tree.map(lambda x: x[:1], L.prompts())
-  one = itertools.repeat(asked(prompts, EXAMPLES[:1]))
+  one = itertools.repeat(problems_of(prompts, EXAMPLES[:1]))
   judge = failing_on(EXAMPLES[0]['prompt'])
   step, _ = host_step(L.learner(), judge, parts=1, questions=one)
   state = jax.tree.map(jnp.copy, L.state(L.learner()))

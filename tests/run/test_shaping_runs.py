@@ -104,7 +104,7 @@ def test_the_price_moves_by_its_law(both):
       price = np.clip(price + 0.3 * (share - 0.5), 0, 2)
 
 
-def told(where):
+def records_by_step(where):
   """Returns the records of rollouts on disk by step."""
   out = {}
   for path in sorted((where / 'rollouts').glob('*.jsonl')):
@@ -118,7 +118,7 @@ def test_answers_are_counted_by_problem(both):
   given = np.asarray(state.control['shaping']['given'])
   assert given.shape == (16, 32)
   found = np.zeros(16, int)
-  for step in told(where).values():
+  for step in records_by_step(where).values():
     assert len(step) == 32
     for record in step:
       found[record['problem']] += '#' in record['completion']

@@ -24,7 +24,7 @@ ROWS = [
 CONFIG = {'seed': 0, 'rl.algorithm': 'grpo', 'stages': ['sft', 'rl']}
 
 
-def tell(workdir, name, rows=ROWS):
+def track_run(workdir, name, rows=ROWS):
   """Makes a run and sends it to tracker `name`."""
   (tracker,) = trackers.start(epath.Path(workdir), CONFIG, name)
   for step, values in rows:
@@ -51,8 +51,8 @@ def read_mlflow(workdir):
 def test_mlflow(tmp_path):
   pytest.importorskip('mlflow')
   pytest.importorskip('sqlalchemy')
-  tell(tmp_path, 'mlflow')
-  tell(tmp_path, 'mlflow', [(6, {'train/loss': 0.25})])  # resumed
+  track_run(tmp_path, 'mlflow')
+  track_run(tmp_path, 'mlflow', [(6, {'train/loss': 0.25})])  # resumed
   series, params = read_mlflow(tmp_path)
   assert series('train/loss') == [(2, 1.5), (4, 0.5), (6, 0.25)]
   assert series('eval/a/pass_at_4') == [(4, 1.0)]
@@ -65,7 +65,7 @@ def test_wandb_offline(tmp_path, monkeypatch):
   pytest.importorskip('wandb')
   monkeypatch.setenv('WANDB_MODE', 'offline')
   monkeypatch.setenv('WANDB_SILENT', 'true')
-  tell(tmp_path, 'wandb')
+  track_run(tmp_path, 'wandb')
   found = glob.glob(f'{tmp_path}/wandb/offline-run-*/*.wandb')
   data = open(found[0], 'rb').read()
   for word in (b'train/loss', b'rl.algorithm', b'rollouts/entropy', b'samples'):
@@ -79,7 +79,7 @@ def test_trackio(tmp_path, monkeypatch):
   monkeypatch.setenv('TRACKIO_DIR', str(tmp_path / 'trackio'))
   for name in [m for m in sys.modules if m.partition('.')[0] == 'trackio']:
     monkeypatch.delitem(sys.modules, name)  # reads its folder when imported
-  tell(tmp_path, 'trackio')
+  track_run(tmp_path, 'trackio')
   import trackio
 
   (run,) = trackio.Api().runs(trackers.PROJECT)

@@ -243,7 +243,7 @@ def test_tests_of_unknown_form_are_refused(tests):
 
 
 def test_knobs_out_of_range():
-  with pytest.raises(ValueError, match='neither'):
+  with pytest.raises(ValueError, match="must be 'all' or"):
     code.run_tests(ADD, ['assert 1'], score='some')
   with pytest.raises(ValueError, match='positive'):
     code.run_tests(ADD, ['assert 1'], timeout_s=0)

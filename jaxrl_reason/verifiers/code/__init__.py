@@ -69,7 +69,7 @@ def run_tests(
     sandbox: a sandbox with other layers than the default.
   """
   if score not in (ALL, FRACTION):
-    raise ValueError(f'score {score!r} is neither {ALL!r} nor {FRACTION!r}')
+    raise ValueError(f'score {score!r}: must be {ALL!r} or {FRACTION!r}')
   if timeout_s <= 0 or memory_mb <= 0:
     raise ValueError(f'{timeout_s=} and {memory_mb=} must be positive')
   job = {

@@ -275,7 +275,7 @@ def reward(
   """
   if columns not in result_rows.COLUMNS:
     known = ', '.join(result_rows.COLUMNS)
-    raise ValueError(f'columns {columns!r} is none of {known}')
+    raise ValueError(f'columns {columns!r}: must be one of {known}')
   gold_query = fields.field(example, 'answer', str)
   query = query_of(fields.final(completion, part) or '')
   gold = rows(example, gold_query, steps=steps, seconds=seconds)

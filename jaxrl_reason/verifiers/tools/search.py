@@ -41,7 +41,7 @@ def _document(line: str, where: str) -> tuple[str, str]:
     row = json.loads(line)
     return str(row.get('title', '')), str(row['text'])
   except (ValueError, KeyError, AttributeError) as e:
-    raise ValueError(f'{where} is no {{"text": ...}}: {e!r}') from e
+    raise ValueError(f'{where} is not {{"text": ...}}: {e!r}') from e
 
 
 class Search:

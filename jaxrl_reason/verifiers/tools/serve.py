@@ -72,7 +72,7 @@ class Server:
       )
     answer = tools.Answer(*result)
     if answer.event not in EVENTS:
-      raise ValueError(f'event {answer.event!r} is none of {EVENTS[1:]}')
+      raise ValueError(f'event {answer.event!r}: must be one of {EVENTS[1:]}')
     return Reply(
       float(answer.reward),
       observation=_text(answer.observation, self._most),
