@@ -59,7 +59,7 @@ ATTEMPTS = {
 }
 _ATTEMPTING = """
 import ctypes, fcntl, os, resource, signal, socket, subprocess
-from jaxrl_reason.verifiers.code.sandbox import linux
+from jaxrl_reason.verifiers.pool import linux
 CALLER, ZYGOTE, TARGET = {caller}, {zygote}, {target!r}
 COLUMN = {{'x86_64': 0, 'aarch64': 1}}[os.uname().machine]
 SYS = {{'clone': (56, 220), 'ptrace': (101, 117), 'mount': (165, 40),

@@ -10,7 +10,8 @@ import struct
 
 import pytest
 
-from jaxrl_reason.verifiers.code.sandbox import linux, seccomp
+from jaxrl_reason.verifiers.code.sandbox import seccomp
+from jaxrl_reason.verifiers.pool import linux
 
 PID = 4321
 ALLOWED, KILLED = 0x7FFF0000, 0x80000000

@@ -21,7 +21,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import os
 import pickle
 import queue
 import select
@@ -33,7 +32,7 @@ import threading
 from collections.abc import Sequence
 
 from jaxrl_reason.verifiers import resolve
-from jaxrl_reason.verifiers.pool import procfs, wire, worker
+from jaxrl_reason.verifiers.pool import interpreter, procfs, wire, worker
 from jaxrl_reason.verifiers.verdict import Verdict, read_plain
 
 __all__ = ['PoolError', 'VerifierPool']
@@ -51,9 +50,7 @@ STOPPED, LOOK_S = 'T', 1.0  # a state of /proc; seconds between two reads of it
 ENVIRONMENT = {
   worker.INSIDE: '1',
   'JAX_PLATFORMS': 'cpu',
-  'OMP_NUM_THREADS': '1',
-  'OPENBLAS_NUM_THREADS': '1',
-  'MKL_NUM_THREADS': '1',
+  **interpreter.ONE_THREAD,
 }
 
 
@@ -211,20 +208,10 @@ class VerifierPool:
 
   def _start(self):
     """Starts an interpreter that imports the reward; PoolError if it fails."""
-    ours, theirs = socket.socketpair()
-    env = {**os.environ, **ENVIRONMENT}
-    env['PYTHONPATH'] = os.pathsep.join(p or os.getcwd() for p in sys.path)
-    self._process = subprocess.Popen(
-      [sys.executable, '-c', START.format(theirs.fileno())],
-      env=env,
-      pass_fds=[theirs.fileno()],
-      stdin=subprocess.DEVNULL,
-      start_new_session=True,  # only the trainer handles Ctrl-C
-    )
-    theirs.close()
-    self._sock = ours
-    ours.sendall(wire.frame(pickle.dumps(self._settings)))
-    self._reader = wire.Reader(ours, worker.MAX_ANSWER)
+    env = interpreter.environment() | ENVIRONMENT
+    self._process, self._sock = interpreter.start(START, env=env)
+    self._sock.sendall(wire.frame(pickle.dumps(self._settings)))
+    self._reader = wire.Reader(self._sock, worker.MAX_ANSWER)
     problem = self._start_problem()
     if problem is not None:
       self._hang_up()

@@ -16,17 +16,15 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from jaxrl_reason.verifiers.pool import wire
+from jaxrl_reason.verifiers.pool import interpreter, wire
 
 PATIENCE_S = 120.0  # seconds without an answer before a process is ended
 MAX_ANSWER = 1 << 28  # bytes
-START = f'from {__name__} import main; from {{}} import {{}}; main({{}}, {{}})'
 
 
 class Failed(ValueError):
@@ -80,20 +78,12 @@ class _Process:
     self._start()
 
   def _start(self):
-    self._sock, theirs = socket.socketpair()
-    function, fd = self._function, theirs.fileno()
-    code = START.format(
-      function.module, function.name, function.name, (fd, function.memory_mb)
+    name = self._function.name
+    code = f'from {__name__} import main; from {self._function.module} '
+    code += f'import {name}; main({name}, {{}}, {self._function.memory_mb})'
+    self._process, self._sock = interpreter.start(
+      code, env=interpreter.environment()
     )
-    path = os.pathsep.join(p or os.getcwd() for p in sys.path)
-    self._process = subprocess.Popen(
-      [sys.executable, '-c', code],
-      env={**os.environ, 'PYTHONPATH': path},
-      pass_fds=[fd],
-      stdin=subprocess.DEVNULL,
-      start_new_session=True,  # Ctrl-C is for the caller
-    )
-    theirs.close()
     self._sock.settimeout(PATIENCE_S)
     self._reader = wire.Reader(self._sock, MAX_ANSWER)
 
@@ -195,9 +185,8 @@ def limit_memory(memory_mb: int) -> None:
   resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def main(function: Callable, arguments: tuple[int, int]) -> None:
+def main(function: Callable, fd: int, memory_mb: int) -> None:
   """Answers calls until the caller closes the socket."""
-  fd, memory_mb = arguments
   sock = socket.socket(fileno=fd)
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles it
   signal.signal(signal.SIGPROF, signal.SIG_DFL)

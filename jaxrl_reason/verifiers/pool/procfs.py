@@ -1,7 +1,10 @@
-"""Reads times of a process from Linux's /proc."""
+"""Reads times and children of processes from Linux's /proc."""
 
 import os
+import signal
 import sys
+import time
+from collections.abc import Set
 
 AVAILABLE = sys.platform.startswith('linux')
 
@@ -22,6 +25,24 @@ def usage(pid: int, *, proc: int | None = None) -> tuple[str, float]:
 def children(pid: int, *, proc: int | None = None) -> list[int]:
   """Lists the children of a process with one thread; [] if unknown."""
   return [int(p) for p in _read(f'{pid}/task/{pid}/children', proc).split()]
+
+
+def end_children(
+  seconds: float, *, keep: Set[int] = frozenset(), proc: int | None = None
+) -> bool:
+  """Ends this process's children but `keep`; False if they go on to multiply.
+
+  Orphans of its children may become its own meanwhile (`linux.adopt_orphans`).
+  """
+  end = time.monotonic() + seconds
+  while time.monotonic() < end:
+    left = set(children(os.getpid(), proc=proc)) - keep
+    if not left:
+      return True
+    for pid in left:
+      os.kill(pid, signal.SIGKILL)
+      os.waitpid(pid, 0)
+  return False
 
 
 def _read(path: str, proc: int | None) -> bytes:

@@ -37,7 +37,7 @@ import time
 from typing import NamedTuple
 
 from jaxrl_reason.verifiers import resolve
-from jaxrl_reason.verifiers.pool import limited, procfs, wire
+from jaxrl_reason.verifiers.pool import limited, linux, procfs, wire
 from jaxrl_reason.verifiers.verdict import Verdict, judge, plain_of
 
 MAX_CHUNK = 32
@@ -83,16 +83,6 @@ class Settings:
 
 
 # --- in a worker ---------------------------------------------------------
-
-
-def _die_with_parent():
-  """Kills a worker in an endless loop if its nursery was killed."""
-  if not sys.platform.startswith('linux'):
-    return
-  import ctypes  # imported here, because only workers on Linux need it
-
-  pr_set_pdeathsig = 1
-  ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def _resident_mb() -> float:
@@ -153,7 +143,8 @@ def _worker_main(sock: socket.socket, reward, settings: Settings):
   code = 1
   try:
     os.setpgid(0, 0)  # so that processes of a reward end with the worker
-    _die_with_parent()
+    if linux.AVAILABLE:
+      linux.die_with_parent()  # also in an endless loop
     limited.limit_memory(settings.memory_mb)
     _work(sock, reward, settings)
     code = 0

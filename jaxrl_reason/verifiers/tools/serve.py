@@ -12,13 +12,11 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
-import time
 from collections.abc import Mapping
 
 from jaxrl_reason.verifiers import tools
-from jaxrl_reason.verifiers.code.sandbox import client, linux
-from jaxrl_reason.verifiers.pool import limited, procfs
+from jaxrl_reason.verifiers.code.sandbox import client
+from jaxrl_reason.verifiers.pool import limited, linux, procfs
 from jaxrl_reason.verifiers.verdict import Verdict
 
 MAX_STATE = 1 << 20  # characters of JSON
@@ -131,19 +129,11 @@ class _Alone:
     _hush()
     if linux.AVAILABLE:
       linux.adopt_orphans()
-      self._before = set(procfs.children(self._pid))
+    self._before = set(procfs.children(self._pid))
 
   def __exit__(self, *raised):
     if os.getpid() != self._pid:
       os._exit(0)  # a fork made by the call must not send an answer
-    end = time.monotonic() + SWEEP_S
-    while linux.AVAILABLE and time.monotonic() < end:
-      left = set(procfs.children(self._pid)) - self._before
-      left -= client.processes() | limited.processes()
-      if not left:
-        return
-      for pid in left:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    if linux.AVAILABLE:
+    keep = self._before | client.processes() | limited.processes()
+    if not procfs.end_children(SWEEP_S, keep=keep):
       os._exit(1)  # they multiply, so the pool ends the whole group

@@ -21,7 +21,7 @@ import tempfile
 import threading
 
 from jaxrl_reason.verifiers.code.sandbox import folders, judge_process, zygote
-from jaxrl_reason.verifiers.pool import wire
+from jaxrl_reason.verifiers.pool import interpreter, wire
 
 # With `-m` the module would exist twice. -P adds no folder to the path.
 START = f'from {zygote.__name__} import main; main({{}})'
@@ -38,9 +38,7 @@ ZONES = ('/usr/share/zoneinfo', '/etc/localtime')
 ENVIRONMENT = {
   'LANG': 'C.UTF-8',
   'PYTHONHASHSEED': '0',
-  'OMP_NUM_THREADS': '1',
-  'OPENBLAS_NUM_THREADS': '1',
-  'MKL_NUM_THREADS': '1',
+  **interpreter.ONE_THREAD,
 }
 START_S = 20.0
 GRACE_S = 10.0  # wait for a judge after its own limits
@@ -55,22 +53,18 @@ class Sandbox:
 
   def __init__(self, layers: tuple[str, ...] = LAYERS):
     self._lock = threading.Lock()
-    self._control, theirs = socket.socketpair()
     # The zygote builds its new root on this folder, or creates the programs'
     # folders in it. The users of the programs must be able to enter it.
     self._folder = tempfile.mkdtemp(prefix='sandbox_')
     os.chmod(self._folder, 0o711)
     paths = [os.path.abspath(p or '.') for p in sys.path]
-    self._process = subprocess.Popen(
-      [sys.executable, *FLAGS, '-c', START.format(theirs.fileno())],
+    self._process, self._control = interpreter.start(
+      START,
+      *FLAGS,
       env={**ENVIRONMENT, 'PYTHONPATH': os.pathsep.join([*paths, ROOT])},
-      pass_fds=[theirs.fileno()],
-      stdin=subprocess.DEVNULL,
       stdout=subprocess.DEVNULL,
-      start_new_session=True,  # only the caller receives Ctrl-C
       cwd='/',
     )
-    theirs.close()
     self.report = self._greet(_settings(paths, layers, self._folder))
     if 'namespaces' in self.report['layers']:
       os.rmdir(self._folder)

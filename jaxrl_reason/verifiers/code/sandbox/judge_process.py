@@ -16,8 +16,8 @@ import socket
 import time
 
 from jaxrl_reason.verifiers.code import output
-from jaxrl_reason.verifiers.code.sandbox import asserts, linux, peer, program
-from jaxrl_reason.verifiers.pool import procfs, wire
+from jaxrl_reason.verifiers.code.sandbox import asserts, peer, program
+from jaxrl_reason.verifiers.pool import linux, procfs, wire
 
 MAX_ANSWER = 32 << 20  # bytes of one reply of the program
 MAX_PRINTED = 16 << 20  # bytes of standard output
@@ -207,15 +207,8 @@ class _Child:
       except (ProcessLookupError, PermissionError):
         continue  # no such group yet; on macOS also a zombie
     self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-    end = time.monotonic() + SWEEP_S
-    while time.monotonic() < end:
-      orphans = procfs.children(os.getpid(), proc=self.cell.proc)
-      if not orphans:
-        return
-      for pid in orphans:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    raise Failed('processes of the program do not end')
+    if not procfs.end_children(SWEEP_S, proc=self.cell.proc):
+      raise Failed('processes of the program do not end')
 
 
 def _by_asserts(child: _Child, job: dict, tally: asserts.Tally):

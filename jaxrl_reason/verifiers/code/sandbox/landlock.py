@@ -8,7 +8,7 @@ fewer restrictions (`/proc/PID/mem`). See landlock(7).
 import ctypes
 import os
 
-from jaxrl_reason.verifiers.code.sandbox import linux
+from jaxrl_reason.verifiers.pool import linux
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 ASK_VERSION = 1

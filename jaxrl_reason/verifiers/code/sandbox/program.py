@@ -18,12 +18,11 @@ import types
 
 from jaxrl_reason.verifiers.code.sandbox import (
   landlock,
-  linux,
   operations,
   peer,
   seccomp,
 )
-from jaxrl_reason.verifiers.pool import wire
+from jaxrl_reason.verifiers.pool import linux, wire
 
 MODULE, SCRIPT = 'solution', '__main__'
 MAX_FILE_MB = 16

@@ -13,7 +13,7 @@ import errno
 import os
 import struct
 
-from jaxrl_reason.verifiers.code.sandbox import linux
+from jaxrl_reason.verifiers.pool import linux
 
 # name: number on (x86_64, aarch64); None if it does not exist.
 DENIED = {

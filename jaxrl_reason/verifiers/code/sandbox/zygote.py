@@ -30,10 +30,9 @@ from jaxrl_reason.verifiers.code.sandbox import (
   folders,
   judge_process,
   landlock,
-  linux,
   seccomp,
 )
-from jaxrl_reason.verifiers.pool import procfs, wire
+from jaxrl_reason.verifiers.pool import linux, procfs, wire
 
 BOX = '/box'  # the program's folder if it has its own mounts
 BOX_MB = 32

@@ -1,0 +1,42 @@
+"""Starts Python interpreters that serve this process over a socket."""
+
+import os
+import socket
+import subprocess
+import sys
+
+# The processes are the parallelism.
+ONE_THREAD = {
+  'OMP_NUM_THREADS': '1',
+  'OPENBLAS_NUM_THREADS': '1',
+  'MKL_NUM_THREADS': '1',
+}
+
+
+def environment() -> dict[str, str]:
+  """Returns this process's environment; imports are found as here."""
+  path = os.pathsep.join(p or os.getcwd() for p in sys.path)
+  return {**os.environ, 'PYTHONPATH': path}
+
+
+def start(
+  code: str, *flags: str, env: dict[str, str], **options
+) -> tuple[subprocess.Popen, socket.socket]:
+  """Starts an interpreter; returns the process and the socket to it.
+
+  Args:
+    code: its program, with {} for the descriptor of its end of the socket.
+    flags: of Python.
+    options: of `subprocess.Popen`.
+  """
+  ours, theirs = socket.socketpair()
+  with theirs:
+    process = subprocess.Popen(
+      [sys.executable, *flags, '-c', code.format(theirs.fileno())],
+      env=env,
+      pass_fds=[theirs.fileno()],
+      stdin=subprocess.DEVNULL,
+      start_new_session=True,  # Ctrl-C is for this process alone
+      **options,
+    )
+  return process, ours
