@@ -144,8 +144,11 @@ def _dtype(folder, name: str, slices: dict) -> str:
 
 
 def _is_beside(h: dict, name: str) -> bool:
-  """Returns True for a tensor outside the text model, which is not read."""
-  return re.fullmatch(families.beside_of(h), name) is not None
+  """Returns True for a tensor outside the text model or a constant, which are
+  not read.
+  """
+  outside = re.fullmatch(families.beside_of(h), name)
+  return outside is not None or name in families.constants_of(h)
 
 
 def _check(folder, wanted: Plan, slices: dict, tied: bool) -> None:
@@ -166,6 +169,10 @@ def _check(folder, wanted: Plan, slices: dict, tied: bool) -> None:
     if found != shape:
       raise BadCheckpoint(f'{folder}: {name} is {found}, not {shape}')
     _dtype(folder, name, slices)
+  for name, value in families.constants_of(h).items():
+    found = float(slices[name][...]) if name in slices else value
+    if abs(found - value) > 0.01 * abs(value):  # bfloat16 rounds it
+      raise BadCheckpoint(f'{folder}: {name} is {found:g}, not {value:g}')
   if tied and head in slices:
     if not streams.equal(slices[head], slices[embed]):
       raise BadCheckpoint(
@@ -301,15 +308,19 @@ def save(
   flat = trees.flatten(params)
 
   shapes = {name: shape for name, (shape, _) in wanted.items()}
+  constants = families.constants_of(keys)
   with _others(keys, beside) as others:
 
     def tensor(name: str) -> np.ndarray:
       if name in others:
         return others[name][:]
       to = 'float32' if name.endswith(FLOAT32) else dtype
+      if name in constants:
+        return np.asarray(constants[name], DTYPES[to])
       return streams.on_disk(*wanted[name], flat, DTYPES[to])
 
     shapes |= {name: tuple(x.get_shape()) for name, x in others.items()}
+    shapes |= dict.fromkeys(constants, ())
     sizes = dict(dtype=dtype, shard_bytes=shard_bytes)
     write(folder, shapes, tensor, config_json=keys, **sizes)
 
@@ -335,7 +346,7 @@ def _others(h: dict, beside: pathlib.Path | None):
 def _as(x: np.ndarray, name: str, to: np.dtype) -> np.ndarray:
   """Casts a tensor for writing; integers and float32 tensors stay."""
   as_it_is = x.dtype.kind in 'iub' or name.endswith(FLOAT32)
-  return np.ascontiguousarray(x, x.dtype if as_it_is else to)
+  return np.asarray(x, x.dtype if as_it_is else to, order='C')
 
 
 def write(

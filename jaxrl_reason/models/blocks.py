@@ -83,12 +83,15 @@ def _qkv(x, p, c: Config, angles):
 
 
 def _mlp(x: jax.Array, p: dict, c: Config) -> jax.Array:
-  """Computes (act(x G) * x U) D (https://arxiv.org/abs/2002.05202)."""
+  """Computes (act(x G) * x U) D (arxiv.org/abs/2002.05202), or act(x U) D."""
   flat = layers.flat(x)
 
   def times(x, name):
     return c.ops.dense(x, p[name], p.get(name + '_bias'))
 
+  if not c.gated:
+    y = c.activate(times(flat, 'up'), p['positive'], p['negative'])
+    return times(y, 'down').reshape(x.shape)
   gate, up = times(flat, 'gate'), times(flat, 'up')
   return times(c.ops.gate(gate, up, c.activate), 'down').reshape(x.shape)
 

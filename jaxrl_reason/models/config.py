@@ -8,28 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxrl_reason import names
-from jaxrl_reason.models.parts import attention, exact_layers, layers
-from jaxrl_reason.models.parts.rope import Rope, rotary_width
+from jaxrl_reason.models import shape_checks
+from jaxrl_reason.models.parts import layers
+from jaxrl_reason.models.parts.rope import Rope
+from jaxrl_reason.models.shape_checks import NUMERICS, PREFILL
 
 LAYERS, DENSE, DELTA = 'layers', 'dense_layers', 'delta_layers'  # stacks
-
-# The operations of a forward pass, by `numerics`.
-NUMERICS = {'fast': layers, 'exact': exact_layers}
-NOPE = -1  # in Config.rope_of_layer: a layer without rotary positions
-CHOICES = {
-  'dtype': ('float32', 'bfloat16'),
-  'cache_dtype': ('model', 'bfloat16', 'int8'),
-  'remat': ('none', *layers.REMAT),
-  'decode_layers': ('auto', 'scan', 'unroll'),
-  'attention': ('auto', *attention.KERNELS),
-  'activation': tuple(layers.ACTIVATIONS),
-  'numerics': tuple(NUMERICS),
-  'norm_place': ('pre', 'post', 'sandwich'),
-  'qk_norm_over': ('head', 'projection', 'rotated'),
-  'router': ('softmax', 'sigmoid'),
-}
-SIZES = 'vocab layers width mlp heads kv_heads head_dim'.split()
-PREFILL = 'buckets', 'chunks'  # kinds of `prefill` besides whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +52,7 @@ class Config:
   attention: str = 'auto'
   o_bias: bool = False  # on the attention's output
   mlp_bias: bool = False  # on gate, up and down
-  activation: str = 'silu'
+  activation: str = 'silu'  # of gates; xielu: of an mlp without gates
   # pre: norms before attention and mlp; post: after them (OLMo 2); sandwich:
   # both (Gemma).
   norm_place: str = 'pre'
@@ -122,161 +106,7 @@ class Config:
   dense_mlp: int = 0  # width of their mlp
 
   def __post_init__(self):
-    small = [name for name in SIZES if getattr(self, name) < 1]
-    if small:
-      raise ValueError(f'model.{small[0]} must be at least 1')
-    if self.heads % self.kv_heads:
-      raise ValueError(
-        f'model.heads={self.heads} must be a multiple of '
-        f'model.kv_heads={self.kv_heads}'
-      )
-    if not self.score_scale > 0:
-      raise ValueError(
-        f'model.query_scale={self.query_scale} must be more than 0'
-      )
-    for name, choices in CHOICES.items():
-      value = getattr(self, name)
-      if value not in choices:
-        raise ValueError(names.choice(f'model.{name}', value, choices))
-    attention.check(self.attention, self)
-    if self.numerics == 'exact':
-      exact_layers.check(self)
-    names.sized_choice('model.prefill', self.prefill, PREFILL)
-    self._check_layers()
-    if self.mlp_bias and self.experts:
-      raise ValueError('model.mlp_bias must be False if model.experts is set')
-    least = min(self.experts, 1)
-    if not least <= self.experts_per_token <= self.experts:
-      raise ValueError(
-        f'model.experts_per_token={self.experts_per_token} must be between '
-        f'{least} and model.experts={self.experts}'
-      )
-    self._check_experts()
-
-  def _check_experts(self):
-    if not self.experts:
-      for name in ('expert_bias', 'mlp_limit', 'choice_bias', 'shared_mlp'):
-        if getattr(self, name):
-          raise ValueError(f'model.{name} has no effect: model.experts=0')
-      if self.dense_layers:
-        raise ValueError(
-          f'model.dense_layers={self.dense_layers} has no effect: '
-          'model.experts=0'
-        )
-      return
-    n, used = self.expert_groups, self.groups_per_token
-    if n < 1 or self.experts % n or not 1 <= used <= n:
-      raise ValueError(
-        f'model.expert_groups={n} must divide model.experts={self.experts}, '
-        f'and model.groups_per_token={used} must be between 1 and that'
-      )
-    if self.experts_per_token > used * (self.experts // n):
-      raise ValueError(
-        f'model.experts_per_token={self.experts_per_token} must be at most '
-        f'{used * (self.experts // n)}, the number of experts in '
-        f'model.groups_per_token={used} groups'
-      )
-    if n > 1 and self.experts // n < 2:
-      raise ValueError(
-        f'model.expert_groups={n}: every group needs two experts or more, '
-        'because groups are ranked by the sum of their best two'
-      )
-    if not 0 <= self.dense_layers < self.layers or (
-      bool(self.dense_layers) != bool(self.dense_mlp)
-    ):
-      raise ValueError(
-        f'model.dense_layers={self.dense_layers} must be less than '
-        f'model.layers={self.layers}, and needs a model.dense_mlp (now '
-        f'{self.dense_mlp})'
-      )
-
-  def _check_layers(self):
-    for name in ('rope_of_layer', 'windows'):
-      n = len(getattr(self, name))
-      if n not in (0, self.layers):
-        raise ValueError(
-          f'model.{name} has {n} entries, model.layers={self.layers}'
-        )
-    if min(self.layer_windows, default=0) < 0:
-      raise ValueError(
-        f'model.windows={self.windows} must be 0 (no window) or more tokens'
-      )
-    used = {i for i in self.layer_ropes if i != NOPE}
-    if not used <= set(range(len(self.rope_tables))):
-      raise ValueError(
-        f'model.rope_of_layer={self.rope_of_layer} must be indices of the '
-        f'{len(self.rope_tables)} tables of model.ropes, or {NOPE}'
-      )
-    self._check_latent()
-    self._check_delta()
-    widths = {rotary_width(r, self.rotary_dim) for r in self.rope_tables}
-    if len(widths) > 1 or min(widths) % 2:
-      # One even width, because layers select their table inside a scan.
-      raise ValueError(
-        f'model.ropes rotate {sorted(widths)} of model.head_dim='
-        f'{self.head_dim} features: all tables must rotate the same even number'
-      )
-    n = min(widths) // 2
-    for r in self.rope_tables:
-      if r.kind == 'longrope' and (len(r.short), len(r.long)) != (n, n):
-        raise ValueError(
-          f'model.ropes: longrope has {len(r.short)} short_factor and '
-          f'{len(r.long)} long_factor values; heads need {n} of each'
-        )
-
-  def _check_latent(self):
-    if not self.kv_rank:
-      for name in ('q_rank', 'rope_dim', 'value_dim'):
-        if getattr(self, name):
-          raise ValueError(f'model.{name} has no effect: model.kv_rank=0')
-      return
-    if not 0 < self.rope_dim < self.head_dim or self.value_dim < 1:
-      raise ValueError(
-        f'model.rope_dim={self.rope_dim} must be between 1 and '
-        f'{self.head_dim - 1} (model.head_dim - 1), and model.value_dim='
-        f'{self.value_dim} at least 1'
-      )
-    grown = [r.growth for r in self.rope_tables]
-    if self.kv_heads != self.heads or any((*self.windows, *grown, self.sinks)):
-      raise ValueError(
-        'model.kv_rank: latent attention does not support kv_heads other than '
-        'heads, windows, sinks or growing queries'
-      )
-
-  def _check_delta(self):
-    sizes = {
-      name: getattr(self, f'delta_{name}')
-      for name in ('heads', 'groups', 'key_dim', 'value_dim', 'taps')
-    }
-    if not self.delta_layers:
-      unused = [name for name, n in sizes.items() if n]
-      unused += ['split'] if self.delta_split else []
-      if unused:
-        raise ValueError(
-          f'model.delta_{unused[0]} has no effect: model.delta_layers is empty'
-        )
-      return
-    wrong = next((k for k, n in sizes.items() if n < 1 + (k == 'taps')), None)
-    if wrong:
-      raise ValueError(
-        f'model.delta_{wrong}={sizes[wrong]} must be at least '
-        f'{1 + (wrong == "taps")}'
-      )
-    which = self.delta_layers
-    if list(which) != sorted({*which} & {*range(self.layers)}):
-      raise ValueError(
-        f'model.delta_layers={which} must be rising indices below model.layers='
-        f'{self.layers}'
-      )
-    if len(which) == self.layers:
-      raise ValueError('model.delta_layers must leave a layer with attention')
-    if self.dense_layers or self.kv_rank or self.rope_of_layer:
-      raise ValueError(
-        'model.delta_layers cannot be combined with dense_layers, latent '
-        'attention (kv_rank) or rope_of_layer'
-      )
-    if any(self.layer_windows):
-      raise ValueError('model.delta_layers cannot be combined with windows')
+    shape_checks.check(self)
 
   @functools.cached_property
   def ops(self) -> Any:
@@ -287,6 +117,11 @@ class Config:
   def activate(self) -> Callable:
     """Returns the activation of the mlp."""
     return self.ops.ACTIVATIONS[self.activation]
+
+  @functools.cached_property
+  def gated(self) -> bool:
+    """Returns whether the mlp multiplies by activated gates."""
+    return self.activation not in layers.UNGATED
 
   @functools.cached_property
   def rotary_dim(self) -> int:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import blocks, spec, stretches, weights
 from jaxrl_reason.models import cache as cache_lib
-from jaxrl_reason.models.config import DELTA, NOPE, Config
+from jaxrl_reason.models.config import DELTA, Config
 from jaxrl_reason.models.parts import (
   attention,
   cached,
@@ -24,10 +24,14 @@ from jaxrl_reason.models.parts import (
   latent,
   layers,
   moe,
+  rope,
 )
 
 # Path endings of the weights that stay float32.
-EXACT = 'norm', 'sinks', 'choice_bias', 'conv', 'log_decay', 'step_bias'
+EXACT = (
+  *('norm', 'sinks', 'choice_bias', 'conv', 'log_decay', 'step_bias'),
+  *('positive', 'negative'),
+)
 
 
 def decode_params(c: Config, specs: Any, params: Any, steer=None) -> Any:
@@ -316,7 +320,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
       return out if kv_up is None else latent.opened(out, kv_up, c), kept
 
     index = c.layer_ropes[cache.layers[i][0]]
-    angles = None if index == NOPE else tables[index]
+    angles = None if index == rope.NOPE else tables[index]
     x, (kept, used) = blocks.block(x, p, c, angles, attend)
     return x, (kept, used and used['routes'])
 

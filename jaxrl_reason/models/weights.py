@@ -11,6 +11,14 @@ N_INPUTS = {'q': 1, 'k': 1, 'v': 1, 'o': 2, 'gate': 1, 'up': 1, 'down': 1}
 N_INPUTS |= {'q_down': 1, 'q_up': 1, 'kv_down': 1, 'kv_up': 1, 'qkvz': 1}
 N_INPUTS |= {'z': 1}
 
+BEFORE, AFTER = ('attn_norm', 'mlp_norm'), ('attn_post_norm', 'mlp_post_norm')
+# Norms of a layer, by Config.norm_place.
+NORMS = {
+  'pre': BEFORE,
+  'post': AFTER,
+  'sandwich': (*BEFORE, *AFTER),
+}
+
 
 def split(path: str, s: spec.Spec) -> tuple[int, int]:
   """Returns (stacked dimensions, input dimensions) of the projection at a
@@ -127,6 +135,10 @@ def _mlp(c: Config, depth: float, f: int, experts: int = 0) -> dict:
       ('down', d, None),
     ):
       mlp[name + '_bias'] = spec.Spec((*lead, n), (*axes, axis), 'zeros')
+  if not c.gated:
+    mlp = {k: x for k, x in mlp.items() if not k.startswith('gate')}
+    for name in 'positive', 'negative':
+      mlp[name] = spec.Spec((1,), (None,), 'zeros')
   return mlp | (_router(c) if experts else {})
 
 
@@ -155,11 +167,8 @@ def _layer(c: Config, depth: float, stack: str) -> dict:
       shape = c.width, 1
       part = spec.Spec(shape, ('embed', None), fan_in=c.width)
       layer['shared_mlp']['part'] = part
-  for name in ('attn', 'mlp'):
-    if c.norm_place != 'post':
-      layer[name + '_norm'] = _norm(c, None, c.width)
-    if c.norm_place != 'pre':
-      layer[name + '_post_norm'] = _norm(c, None, c.width)
+  for name in NORMS[c.norm_place]:
+    layer[name] = _norm(c, None, c.width)
   return layer
 
 
@@ -199,7 +208,11 @@ def flops_per_token(c: Config, context: float) -> float:
     attn = c.width * (c.kv_rank + c.rope_dim + c.heads * c.value_dim)
     attn += c.kv_rank * c.heads * (c.head_dim - c.rope_dim + c.value_dim)
     attn += c.q_rank * (c.width + queries) if c.q_rank else c.width * queries
-  mlp = 3 * c.width * (c.mlp * (c.experts_per_token or 1) + c.shared_mlp)
+  mlp = (
+    (2 + c.gated)
+    * c.width
+    * (c.mlp * (c.experts_per_token or 1) + c.shared_mlp)
+  )
   router = c.width * c.experts
   n_delta = len(c.delta_layers)
   weights = (c.layers - n_delta) * attn + c.width * c.vocab

@@ -9,7 +9,7 @@ from jaxrl_reason import names, trees
 
 # Weight decay skips vectors: norms, biases, attention sinks, and log_decay
 # (A_log) of the delta rule.
-NOT_DECAYED = r'.*(norm|bias|sinks|log_decay)'
+NOT_DECAYED = r'.*(norm|bias|sinks|log_decay|positive|negative)'
 
 
 def decayed(params) -> dict:

@@ -298,6 +298,7 @@ CASES = {
       ),
     ),
   ),
+  'apertus': ('Apertus', dict(rope_parameters=LLAMA3)),
   'gpt_oss': (
     'GptOss',
     dict(

@@ -107,6 +107,7 @@ ALIKE = {
   ),
   'gemma': dict(num_hidden_layers=5, head_dim=6),
   'seed_oss': dict(num_hidden_layers=5, head_dim=6),
+  'apertus': dict(num_hidden_layers=5),
   'ernie4_5': dict(num_hidden_layers=5, head_dim=6, use_bias=True),
   'mixtral': dict(
     num_hidden_layers=5,

@@ -93,6 +93,15 @@ def test_a_text_model_is_read_out_of_a_folder_with_images(
   jax.tree.map(np.testing.assert_array_equal, back, want)
 
 
+def test_another_constant_of_an_activation_is_refused(tmp_path):
+  theirs = H.make('apertus')
+  theirs.model.layers[1].mlp.act_fn.beta.fill_(0.25)
+  theirs.save_pretrained(tmp_path)
+  c = families.from_hf(hf.read_config(tmp_path))
+  with pytest.raises(hf.BadCheckpoint, match='1.mlp.act_fn.beta is 0.25, not'):
+    hf.load(tmp_path, c)
+
+
 @pytest.mark.parametrize('name', ['olmo3', 'gemma3'])
 @pytest.mark.parametrize('local', ['theta', 'scaled'])
 def test_tables_of_windowed_layers_survive_a_written_config(name, local):

@@ -13,7 +13,6 @@ from small import small_model
 from jaxrl_reason.base import Rows
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import families, logprobs, transformer
-from jaxrl_reason.models.config import NOPE
 from jaxrl_reason.models.parts import rope
 from jaxrl_reason.rollouts import sampler
 
@@ -132,7 +131,7 @@ def test_layers_of_different_tables_and_windows():
       rope.Rope('dynamic', factor=3.0, max_positions=6),
       rope.Rope('longrope', original=8, short=(1.0, 1.0), long=(2.0, 5.0)),
     ),
-    rope_of_layer=(1, 0, NOPE),
+    rope_of_layer=(1, 0, rope.NOPE),
     windows=(4, 0, 7),
   )
   tokens = jnp.arange(20).reshape(2, 10) % 16

@@ -4,7 +4,8 @@ import jax
 import pytest
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.models import config, families, spec, transformer, zoo
+from jaxrl_reason.models import families, spec, transformer, zoo
+from jaxrl_reason.models.parts import rope
 
 # As counted by the hub from the models' own files.
 PUBLISHED = {
@@ -155,7 +156,7 @@ def test_differences_between_layers_are_as_published():
   assert layers('gemma-3-1b', slow) == [5, 11, 17, 23]
 
   def without(c, i):
-    return c.layer_ropes[i] == config.NOPE
+    return c.layer_ropes[i] == rope.NOPE
 
   assert layers('smollm3-3b', without) == list(range(3, 36, 4))
   assert set(zoo.ZOO['mistral-7b-v0.1'].windows) == {4096}

@@ -61,12 +61,13 @@ def folded(params: dict, c: Config) -> tuple[dict, Config]:
   the attention's output if its inputs have them. All others are zeros.
 
   Raises:
-    ValueError: a norm follows the mlp, or the mlp has experts.
+    ValueError: a norm follows the mlp, or the mlp has experts or no gates.
   """
-  if c.norm_place != 'pre' or c.experts:
+  if c.norm_place != 'pre' or c.experts or not c.gated:
     raise ValueError(
-      'steering vectors cannot become biases: norms or experts follow the mlp '
-      f'(model.norm_place={c.norm_place!r}, model.experts={c.experts})'
+      'steering vectors cannot become biases: norms or experts follow the mlp, '
+      f'or it has no gates (model.norm_place={c.norm_place!r}, '
+      f'model.experts={c.experts}, model.activation={c.activation!r})'
     )
   n, d = params[KEY].shape
   attn, mlp = (dict(params['layers'][k]) for k in ('attn', 'mlp'))

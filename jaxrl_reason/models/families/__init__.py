@@ -9,6 +9,7 @@ A family is one file with
   write(c)      keys of config.json, beyond those that all families share
   ACTIVATIONS   {theirs: ours}, if it differs from `ACTIVATIONS` below
   beside(h)     a regex over the names of tensors that are not read, if any
+  CONSTANTS     {tensor of every layer: its value}, if there are any
   PACKED        quant_methods of its weights that `checkpoints.packed` widens
 
 and a name in `FAMILIES`, its `model_type`. `from_hf` reads the files of
@@ -24,6 +25,7 @@ from typing import Any
 
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.families import (
+  apertus,
   deepseek_v3,
   dots1,
   ernie4_5,
@@ -93,6 +95,7 @@ FAMILIES = {
   'minimax_m2': minimax_m2,
   'hunyuan_v1_dense': hunyuan_v1_dense,
   'ministral3': ministral3,
+  'apertus': apertus,
   'qwen3_5_text': qwen3_5,
   'qwen3_5_moe_text': qwen3_5_moe,
 }
@@ -176,6 +179,14 @@ def beside_of(h: dict) -> str:
   values.check(h, family.DEFAULTS)
   with values.Reading(h) as h:
     return family.beside(h)
+
+
+def constants_of(h: dict) -> dict[str, float]:
+  """Returns the values of tensors that are the same in all models."""
+  family = FAMILIES[family_of(h)]
+  layers = range(h['num_hidden_layers'])
+  rows = getattr(family, 'CONSTANTS', {}).items()
+  return {name.format(i): x for name, x in rows for i in layers}
 
 
 def _most_alike(h: dict) -> str:

@@ -1,6 +1,7 @@
 """SmolLM3: every fourth layer has no positions."""
 
-from jaxrl_reason.models.config import NOPE, Config
+from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.parts.rope import NOPE
 from jaxrl_reason.models.published import keys, ropes, tensors
 
 ARCHITECTURE = 'SmolLM3ForCausalLM'

@@ -345,6 +345,11 @@ def check(c: Any) -> None:
       "model.numerics='exact' does not support model.delta_layers or "
       'model.out_gate: their states are sums in another order in decoding'
     )
+  if c.activation not in ACTIVATIONS:
+    raise ValueError(
+      "model.numerics='exact' does not support model.activation="
+      f'{c.activation!r}: choose {", ".join(ACTIVATIONS)}'
+    )
   if any(r.kind == 'dynamic' or r.growth for r in c.rope_tables):
     raise ValueError(
       "model.numerics='exact' does not support dynamic rotary tables in "

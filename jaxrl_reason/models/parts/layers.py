@@ -40,11 +40,24 @@ def gelu_quick(x: jax.Array) -> jax.Array:
   return x * jax.nn.sigmoid(1.702 * x)
 
 
+def xielu(x: jax.Array, positive: jax.Array, negative: jax.Array) -> jax.Array:
+  """Computes xIELU with two learned slopes, rounded once
+  (https://arxiv.org/abs/2411.13010).
+  """
+  x32 = x.astype(jnp.float32)
+  above = jax.nn.softplus(positive.astype(jnp.float32)) * x32 * x32
+  slope = 0.5 + jax.nn.softplus(negative.astype(jnp.float32))
+  below = slope * (jnp.expm1(jnp.minimum(x32, -1e-6)) - x32)
+  return (jnp.where(x32 > 0, above, below) + 0.5 * x32).astype(x.dtype)
+
+
 ACTIVATIONS = {
   'silu': jax.nn.silu,
   'gelu_tanh': functools.partial(jax.nn.gelu, approximate=True),
   'gelu_quick': gelu_quick,
+  'xielu': xielu,
 }
+UNGATED = ('xielu',)  # of an mlp that is not multiplied by gates
 SUMS = None  # over the vocabulary: those of `logits`
 sigmoid, probabilities = jax.nn.sigmoid, jax.nn.softmax
 angles, rotate = rope.angles, rope.rotate

@@ -15,6 +15,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+NOPE = -1  # in Config.rope_of_layer: a layer without rotary positions
+
 
 @dataclasses.dataclass(frozen=True)
 class Rope:

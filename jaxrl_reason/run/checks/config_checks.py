@@ -17,7 +17,8 @@ from jaxrl_reason.checkpoints import emergency
 from jaxrl_reason.config import RL, Data, Run, nearest, rules, unread
 from jaxrl_reason.config.training import Preference, Supervised, Training
 from jaxrl_reason.models.adapters import frozen
-from jaxrl_reason.models.config import PREFILL, Config
+from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.shape_checks import PREFILL
 from jaxrl_reason.names import sized_choice
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.checks import (

@@ -1,0 +1,190 @@
+"""Checks of a model's shape and numerics, `config.Config`."""
+
+from typing import Any
+
+from jaxrl_reason import names
+from jaxrl_reason.models.parts import attention, exact_layers, layers
+from jaxrl_reason.models.parts.rope import NOPE, rotary_width
+
+# The operations of a forward pass, by `numerics`.
+NUMERICS = {'fast': layers, 'exact': exact_layers}
+CHOICES = {
+  'dtype': ('float32', 'bfloat16'),
+  'cache_dtype': ('model', 'bfloat16', 'int8'),
+  'remat': ('none', *layers.REMAT),
+  'decode_layers': ('auto', 'scan', 'unroll'),
+  'attention': ('auto', *attention.KERNELS),
+  'activation': tuple(layers.ACTIVATIONS),
+  'numerics': tuple(NUMERICS),
+  'norm_place': ('pre', 'post', 'sandwich'),
+  'qk_norm_over': ('head', 'projection', 'rotated'),
+  'router': ('softmax', 'sigmoid'),
+}
+SIZES = 'vocab layers width mlp heads kv_heads head_dim'.split()
+PREFILL = 'buckets', 'chunks'  # kinds of `prefill` besides whole
+
+
+def check(c: Any) -> None:
+  """Refuses a Config that no model can have.
+
+  Raises:
+    ValueError: names the field and what is allowed.
+  """
+  small = [name for name in SIZES if getattr(c, name) < 1]
+  if small:
+    raise ValueError(f'model.{small[0]} must be at least 1')
+  if c.heads % c.kv_heads:
+    raise ValueError(
+      f'model.heads={c.heads} must be a multiple of model.kv_heads={c.kv_heads}'
+    )
+  if not c.score_scale > 0:
+    raise ValueError(f'model.query_scale={c.query_scale} must be more than 0')
+  for name, choices in CHOICES.items():
+    value = getattr(c, name)
+    if value not in choices:
+      raise ValueError(names.choice(f'model.{name}', value, choices))
+  attention.check(c.attention, c)
+  if c.numerics == 'exact':
+    exact_layers.check(c)
+  names.sized_choice('model.prefill', c.prefill, PREFILL)
+  _check_layers(c)
+  if not c.gated and c.experts:
+    raise ValueError(
+      f'model.activation={c.activation!r} has no gates, and experts do '
+      f'(model.experts={c.experts})'
+    )
+  if c.mlp_bias and c.experts:
+    raise ValueError('model.mlp_bias must be False if model.experts is set')
+  least = min(c.experts, 1)
+  if not least <= c.experts_per_token <= c.experts:
+    raise ValueError(
+      f'model.experts_per_token={c.experts_per_token} must be between '
+      f'{least} and model.experts={c.experts}'
+    )
+  _check_experts(c)
+
+
+def _check_experts(c: Any) -> None:
+  if not c.experts:
+    for name in ('expert_bias', 'mlp_limit', 'choice_bias', 'shared_mlp'):
+      if getattr(c, name):
+        raise ValueError(f'model.{name} has no effect: model.experts=0')
+    if c.dense_layers:
+      raise ValueError(
+        f'model.dense_layers={c.dense_layers} has no effect: model.experts=0'
+      )
+    return
+  n, used = c.expert_groups, c.groups_per_token
+  if n < 1 or c.experts % n or not 1 <= used <= n:
+    raise ValueError(
+      f'model.expert_groups={n} must divide model.experts={c.experts}, '
+      f'and model.groups_per_token={used} must be between 1 and that'
+    )
+  if c.experts_per_token > used * (c.experts // n):
+    raise ValueError(
+      f'model.experts_per_token={c.experts_per_token} must be at most '
+      f'{used * (c.experts // n)}, the number of experts in '
+      f'model.groups_per_token={used} groups'
+    )
+  if n > 1 and c.experts // n < 2:
+    raise ValueError(
+      f'model.expert_groups={n}: every group needs two experts or more, '
+      'because groups are ranked by the sum of their best two'
+    )
+  if not 0 <= c.dense_layers < c.layers or (
+    bool(c.dense_layers) != bool(c.dense_mlp)
+  ):
+    raise ValueError(
+      f'model.dense_layers={c.dense_layers} must be less than '
+      f'model.layers={c.layers}, and needs a model.dense_mlp (now '
+      f'{c.dense_mlp})'
+    )
+
+
+def _check_layers(c: Any) -> None:
+  for name in ('rope_of_layer', 'windows'):
+    n = len(getattr(c, name))
+    if n not in (0, c.layers):
+      raise ValueError(f'model.{name} has {n} entries, model.layers={c.layers}')
+  if min(c.layer_windows, default=0) < 0:
+    raise ValueError(
+      f'model.windows={c.windows} must be 0 (no window) or more tokens'
+    )
+  used = {i for i in c.layer_ropes if i != NOPE}
+  if not used <= set(range(len(c.rope_tables))):
+    raise ValueError(
+      f'model.rope_of_layer={c.rope_of_layer} must be indices of the '
+      f'{len(c.rope_tables)} tables of model.ropes, or {NOPE}'
+    )
+  _check_latent(c)
+  _check_delta(c)
+  widths = {rotary_width(r, c.rotary_dim) for r in c.rope_tables}
+  if len(widths) > 1 or min(widths) % 2:
+    # One even width, because layers select their table inside a scan.
+    raise ValueError(
+      f'model.ropes rotate {sorted(widths)} of model.head_dim='
+      f'{c.head_dim} features: all tables must rotate the same even number'
+    )
+  n = min(widths) // 2
+  for r in c.rope_tables:
+    if r.kind == 'longrope' and (len(r.short), len(r.long)) != (n, n):
+      raise ValueError(
+        f'model.ropes: longrope has {len(r.short)} short_factor and '
+        f'{len(r.long)} long_factor values; heads need {n} of each'
+      )
+
+
+def _check_latent(c: Any) -> None:
+  if not c.kv_rank:
+    for name in ('q_rank', 'rope_dim', 'value_dim'):
+      if getattr(c, name):
+        raise ValueError(f'model.{name} has no effect: model.kv_rank=0')
+    return
+  if not 0 < c.rope_dim < c.head_dim or c.value_dim < 1:
+    raise ValueError(
+      f'model.rope_dim={c.rope_dim} must be between 1 and '
+      f'{c.head_dim - 1} (model.head_dim - 1), and model.value_dim='
+      f'{c.value_dim} at least 1'
+    )
+  grown = [r.growth for r in c.rope_tables]
+  if c.kv_heads != c.heads or any((*c.windows, *grown, c.sinks)):
+    raise ValueError(
+      'model.kv_rank: latent attention does not support kv_heads other than '
+      'heads, windows, sinks or growing queries'
+    )
+
+
+def _check_delta(c: Any) -> None:
+  sizes = {
+    name: getattr(c, f'delta_{name}')
+    for name in ('heads', 'groups', 'key_dim', 'value_dim', 'taps')
+  }
+  if not c.delta_layers:
+    unused = [name for name, n in sizes.items() if n]
+    unused += ['split'] if c.delta_split else []
+    if unused:
+      raise ValueError(
+        f'model.delta_{unused[0]} has no effect: model.delta_layers is empty'
+      )
+    return
+  wrong = next((k for k, n in sizes.items() if n < 1 + (k == 'taps')), None)
+  if wrong:
+    raise ValueError(
+      f'model.delta_{wrong}={sizes[wrong]} must be at least '
+      f'{1 + (wrong == "taps")}'
+    )
+  which = c.delta_layers
+  if list(which) != sorted({*which} & {*range(c.layers)}):
+    raise ValueError(
+      f'model.delta_layers={which} must be rising indices below model.layers='
+      f'{c.layers}'
+    )
+  if len(which) == c.layers:
+    raise ValueError('model.delta_layers must leave a layer with attention')
+  if c.dense_layers or c.kv_rank or c.rope_of_layer:
+    raise ValueError(
+      'model.delta_layers cannot be combined with dense_layers, latent '
+      'attention (kv_rank) or rope_of_layer'
+    )
+  if any(c.layer_windows):
+    raise ValueError('model.delta_layers cannot be combined with windows')
