@@ -45,3 +45,12 @@ def test_the_update_has_the_samplers_distribution(tmp_path, changes):
   assert len(rows) == 3
   assert max(r['train/gap_max'] for r in rows) < 1e-5
   assert all(r['train/grad_norm'] > 0 for r in rows)
+
+
+@pytest.mark.slow
+def test_exact_sums_make_the_log_probs_equal(tmp_path):
+  exact = {'model.numerics': 'exact', 'model.dtype': 'bfloat16'}
+  c = features.recipe(**{'rl.steps': 2}, **exact)
+  c.rl.update(**PENALTIES, logprob_chunk=5, top_p=0.9)
+  train.run(c, tmp_path)
+  assert [r['train/gap_max'] for r in features.rows(tmp_path)] == [0, 0]
