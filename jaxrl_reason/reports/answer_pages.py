@@ -7,9 +7,10 @@ import dataclasses
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
+from etils import epath
 
 from jaxrl_reason.reports import metrics_file, signs, workdirs
 from jaxrl_reason.reports.signs import is_right
@@ -112,8 +113,7 @@ class Blocks:
 
   def __init__(self):
     self.columns = {name: [] for name in COLUMNS}
-    self.texts: list[str] = []
-    self.tokens: list[str] = []
+    self._full: dict[str, list[str]] = {'texts': [], 'tokens': []}
     self._texts, self._tokens = [], []
     self._problems: dict[str, int] = {}  # numbers of their texts
 
@@ -140,23 +140,28 @@ class Blocks:
     )
     self._tokens.append(row.get('tokens') or {})
     if len(self._texts) == TEXT_ROWS:
-      self._put(self.texts, self._texts)
+      self._put('texts', self._texts)
     if len(self._tokens) == TOKEN_ROWS:
-      self._put(self.tokens, self._tokens)
+      self._put('tokens', self._tokens)
 
-  def close(self) -> dict:
-    """Ends the last blocks; returns their index for the page."""
-    for blocks, rows in (
-      (self.texts, self._texts),
-      (self.tokens, self._tokens),
-    ):
-      if rows:
-        self._put(blocks, rows)
+  def sizes(self) -> dict[str, int]:
+    """Returns the index of the blocks for the page."""
     sizes = {'textRows': TEXT_ROWS, 'tokenRows': TOKEN_ROWS}
     return sizes | {'rows': len(self.columns['run'])}
 
-  def _put(self, blocks: list[str], rows: list) -> None:
-    blocks.append(packed(rows))
+  def named(self) -> dict[str, str]:
+    """Returns all blocks by their names in the page: texts-0, tokens-0, ..."""
+    begun = {'texts': self._texts, 'tokens': self._tokens}
+    return {
+      f'{kind}-{i}': block
+      for kind, rows in begun.items()
+      for i, block in enumerate(
+        [*self._full[kind], *([packed(rows)] if rows else [])]
+      )
+    }
+
+  def _put(self, kind: str, rows: list) -> None:
+    self._full[kind].append(packed(rows))
     rows.clear()
 
 
@@ -168,14 +173,10 @@ def packed(tree) -> str:
   return base64.b64encode(gzip.compress(data, 1)).decode()
 
 
-def records(run: Run) -> Iterator[tuple[int, list[dict]]]:
-  """Returns (step, its records) of a run."""
-  for path in run.rollouts:
-    rows = [
-      r for r in map(workdirs.finite, metrics_file.lines(path)) if is_record(r)
-    ]
-    if rows:
-      yield int(path.stem), rows
+def records(path: epath.Path) -> list[dict]:
+  """Returns the records of a file of rollouts."""
+  found = map(workdirs.finite, metrics_file.lines(path))
+  return [row for row in found if is_record(row)]
 
 
 KINDS = {'completion': str, 'problem': int, 'sample': int, 'length': int}
@@ -206,20 +207,36 @@ class Answers:
   worst: dict | None = None
 
 
-def read(run: Run, number: int, blocks: Blocks) -> Answers:
-  """Reads the rollouts of a run, with the number of the run, into blocks."""
-  steps, uncertain, solvable, points = [], Uncertain(), Support(), []
-  worst = None
-  late = len(run.rollouts) * 2 // 3
-  for i, (step, rows) in enumerate(records(run)):
-    steps.append(_of_step(step, rows))
-    points.append((step, *solvable.add(rows)))
-    worst = min(rows, key=lambda row: row.get('reward') or 0.0)
-    for row in rows:
-      blocks.add(number, row)
-      if i >= late:
-        uncertain.add(row)
-  return Answers(steps, uncertain.top(), points, worst)
+class Reader:
+  """Reads the rollouts of a run into blocks, each file once.
+
+  Args:
+    number: of the run among those of the page.
+  """
+
+  def __init__(self, number: int, blocks: Blocks):
+    self._number, self._blocks = number, blocks
+    self._seen: set[int] = set()
+    self._uncertain, self._support = Uncertain(), Support()
+    self._answers = Answers([], [], [])
+
+  def read(self, run: Run) -> Answers:
+    """Reads the files that are new since the last call."""
+    found, late = self._answers, len(run.rollouts) * 2 // 3
+    for i, path in enumerate(run.rollouts):
+      step = int(path.stem)
+      if step in self._seen or not (rows := records(path)):
+        continue
+      self._seen.add(step)
+      found.steps.append(_of_step(step, rows))
+      found.support.append((step, *self._support.add(rows)))
+      found.worst = min(rows, key=lambda row: row.get('reward') or 0.0)
+      for row in rows:
+        self._blocks.add(self._number, row)
+        if i >= late:
+          self._uncertain.add(row)
+    found.top = self._uncertain.top()
+    return found
 
 
 class Support:

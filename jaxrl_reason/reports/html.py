@@ -47,54 +47,85 @@ def _libraries() -> tuple[Any, str]:
   return env.get_template('report.html.j2'), get_plotlyjs()
 
 
+class Report:
+  """The page of some runs and evaluations; runs may grow between two pages.
+
+  Attributes:
+    plotly: its script.
+    blocks: of answers that were read.
+  """
+
+  def __init__(
+    self, n_runs: int, evaluations: Sequence[str], defaults: dict[str, Any]
+  ):
+    """Args:
+    evaluations: folders of evaluations.
+    defaults: of the configuration, by dotted key.
+    """
+    self._template, self.plotly = _libraries()
+    self.blocks = answers.Blocks()
+    self._readers = [answers.Reader(i, self.blocks) for i in range(n_runs)]
+    self._evaluations, self._defaults = evaluations, defaults
+    self._cells = []
+    for folder in evaluations:
+      number = n_runs + len(self._cells)
+      self._cells += answer_folders.read(folder, number, self.blocks)
+
+  def stream(self, runs: list[Run], version: int | None = None):
+    """Returns the stream of the page's text.
+
+    Args:
+      version: of a live page, whose script and blocks are not part of the
+        text; None: the page contains everything.
+    """
+    live = version is not None
+    context = self._context(runs) | {
+      'live': live,
+      'blocks': {} if live else self.blocks.named(),
+      'plotly': '' if live else self.plotly,
+      'style': (PAGE / 'report.css').read_text(),
+      'script': (PAGE / 'report.js').read_text(),
+    }
+    index = {'figures': context['figures'], 'version': version}
+    names = [*context['names'], *(f'{c.model}, {c.suite}' for c in self._cells)]
+    index |= {'names': names} | self.blocks.sizes()
+    return self._template.stream(**context, data=_json(index))
+
+  def _context(self, runs: list[Run]) -> dict[str, Any]:
+    """Returns the values of the template."""
+    cells = self._cells
+    found = [each.read(run) for each, run in zip(self._readers, runs)]
+    support = answer_folders.support(cells) + figures.of_support(runs, found)
+    return {
+      'runs': [_told(run, own) for run, own in zip(runs, found)],
+      'tops': [(r.name, own.top) for r, own in zip(runs, found) if own.top],
+      'differing': state.differing(runs),
+      'changed': [(r.name, state.changed(r, self._defaults)) for r in runs],
+      'names': [r.name for r in runs],
+      'title': ', '.join([r.name for r in runs] or map(str, self._evaluations)),
+      'figures': {
+        'pass': answer_folders.pass_at_k(cells) + figures.pass_at_k(runs),
+        'curves': figures.curves(runs),
+        'answers': figures.of_answers(runs, found),
+        'forgetting': answer_folders.forgetting(cells),
+        'support': support,
+      },
+      'why': missing.WHY,
+      'commands': missing.commands(runs),
+      'columns': answers.packed(self.blocks.columns),
+    }
+
+
 def write(
   path: epath.Path,
   runs: list[Run],
   evaluations: Sequence[str],
   defaults: dict[str, Any],
 ) -> None:
-  """Writes the report of some runs and evaluations.
-
-  Args:
-    evaluations: folders of evaluations.
-    defaults: of the configuration, by dotted key.
-  """
-  template, plotly = _libraries()
-  blocks = answers.Blocks()
-  found = [answers.read(run, i, blocks) for i, run in enumerate(runs)]
-  cells = []
-  for folder in evaluations:
-    cells += answer_folders.read(folder, len(runs) + len(cells), blocks)
-  sizes = blocks.close()
-  shown = {
-    'pass': answer_folders.pass_at_k(cells) + figures.pass_at_k(runs),
-    'curves': figures.curves(runs),
-    'answers': figures.of_answers(runs, found),
-    'forgetting': answer_folders.forgetting(cells),
-    'support': answer_folders.support(cells) + figures.of_support(runs, found),
-  }
-  names = [r.name for r in runs]
-  names += [f'{c.model}, {c.suite}' for c in cells]
-  context = {
-    'runs': [_told(run, own) for run, own in zip(runs, found)],
-    'tops': [(r.name, own.top) for r, own in zip(runs, found) if own.top],
-    'differing': state.differing(runs),
-    'changed': [(r.name, state.changed(r, defaults)) for r in runs],
-    'names': [r.name for r in runs],
-    'title': ', '.join([r.name for r in runs] or map(str, evaluations)),
-    'figures': shown,
-    'why': missing.WHY,
-    'commands': missing.commands(runs),
-    'data': _json({'figures': shown, 'names': names} | sizes),
-    'columns': answers.packed(blocks.columns),
-    'texts': blocks.texts,
-    'tokens': blocks.tokens,
-    'plotly': plotly,
-    'style': (PAGE / 'report.css').read_text(),
-    'script': (PAGE / 'report.js').read_text(),
-  }
+  """Writes the report of some runs and evaluations, as `Report`."""
+  report = Report(len(runs), evaluations, defaults)
   with epath.Path(path).open('w') as f:
-    template.stream(**context).dump(f)
+    report.stream(runs).dump(f)
 
 
 def _told(run: Run, own: answers.Answers) -> dict[str, Any]:

@@ -114,6 +114,10 @@ def workdir(path, seed=0, offset=0.0, steps=range(10, 100, 10), **config):
   return path
 
 
+def answers_of(run):
+  return answers.Reader(0, answers.Blocks()).read(run)
+
+
 def write(*paths, out=None):
   """Returns the text of the report that the command writes."""
   out = out or paths[0].parent / 'out.html'
@@ -378,8 +382,7 @@ def test_damaged_lines_are_left_out(tmp_path, caplog):
   with (path / 'rollouts' / '00000010.jsonl').open('a') as f:
     f.write('{"problem": 1, \n[1]\n{"step": 10}\n')
   run = workdirs.read(path)
-  found = dict(answers.records(run))
-  assert len(found[10]) == 12
+  assert len(answers.records(run.rollouts[0])) == 12
   assert '00000010.jsonl, line 13' in caplog.text
 
 
@@ -404,7 +407,7 @@ def test_damaged_files_do_not_prevent_a_report(tmp_path):
   assert 'finished at step' in write(path)
   run = workdirs.read(path)
   assert run == whole
-  assert dict(answers.records(run)) == dict(answers.records(whole))
+  assert {len(answers.records(file)) for file in run.rollouts} == {12}
   (path / 'config.json').write_text('[]')
   assert workdirs.read(path).config == {}
 
@@ -445,7 +448,7 @@ def test_rising_metrics_raise_alarms(tmp_path):
     rows = [record(step, p, 0, False, 'say it again and ' * 20) for p in (0, 1)]
     jsonl(path / 'rollouts' / f'{step:08d}.jsonl', rows)
   run = workdirs.read(path)
-  steps = answers.read(run, 0, answers.Blocks()).steps
+  steps = answers_of(run).steps
   on = {a.name for a in alarms.of(run, steps) if a.on}
   assert (
     'repeated completions' in on and 'format passes while answers fail' in on
@@ -473,14 +476,14 @@ def test_problems_are_named_by_their_texts(tmp_path):
   file = path / 'evaluations' / 'problems.json'
   file.write_text(json.dumps({'heldout': texts, 'harder': 3}))
   run = workdirs.read(path)
-  figure = figures.of_support([run], [answers.read(run, 0, answers.Blocks())])
+  figure = figures.of_support([run], [answers_of(run)])
   # 3, 1, 0, 2 of 4 samples before and 4, 4, 0, 0 after.
   assert figure[0]['notes'] == ['lost: problem 3']
   swapped = json.loads((path / 'evaluations' / '00000090.json').read_text())
   swapped['splits']['heldout']['right'] = [0, 0, 2, 1]
   (path / 'evaluations' / '00000090.json').write_text(json.dumps(swapped))
   run = workdirs.read(path)
-  figure = figures.of_support([run], [answers.read(run, 0, answers.Blocks())])
+  figure = figures.of_support([run], [answers_of(run)])
   assert figure[0]['notes'] == [
     'gained: how many apples?',
     'lost: what is 3 + 4? · problem 1',

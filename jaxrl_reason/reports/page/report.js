@@ -1,7 +1,7 @@
 'use strict';
 (() => {
   const el = (id) => document.getElementById(id);
-  const data = JSON.parse(el('data').textContent);
+  let data = JSON.parse(el('data').textContent);
   window.report = { ready: false, opened: performance.now() };
 
   // ---- figures, drawn when they come into view
@@ -14,7 +14,7 @@
     const color = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
     const axis = { gridcolor: color('--line'), zerolinecolor: color('--line') };
     return {
-      ...layout, font: { color: color('--ink') }, paper_bgcolor: color('--card'), plot_bgcolor: color('--card'),
+      ...layout, uirevision: 'kept', font: { color: color('--ink') }, paper_bgcolor: color('--card'), plot_bgcolor: color('--card'),
       xaxis: { ...layout.xaxis, ...axis }, yaxis: { ...layout.yaxis, ...axis },
       hoverlabel: { bgcolor: color('--card'), font: { color: color('--ink') } },
     };
@@ -24,7 +24,8 @@
   const seen = new IntersectionObserver((entries) => {
     for (const e of entries) if (e.isIntersecting) { seen.unobserve(e.target); draw(e.target); }
   }, { rootMargin: '300px' });
-  document.querySelectorAll('.figure').forEach((div) => seen.observe(div));
+  const watch = (root) => root.querySelectorAll('.figure').forEach((div) => seen.observe(div));
+  watch(document);
 
   // ---- blocks: base64 of gzip of JSON, opened once
   const opened = new Map();
@@ -36,6 +37,7 @@
   };
   const whole = new Promise((done) => document.addEventListener('DOMContentLoaded', done));
   const found = async (id) => {
+    if (data.version !== null) return (await fetch(id)).text(); // a live page
     if (!el(id)) await whole; // the file is still being read
     return el(id).textContent;
   };
@@ -101,7 +103,7 @@
   };
 
   let turn = 0;
-  const filter = async () => {
+  const filter = async (event, top = 0) => {
     const mine = ++turn;
     const words = el('search').value.trim().toLowerCase();
     const run = el('f-run').value, step = el('f-step').value, right = el('f-right').value;
@@ -131,7 +133,7 @@
     state.items = el('group').checked ? grouped(rows) : rows.map((row) => ({ row }));
     el('count').textContent = `${rows.length} of ${data.rows} answers`;
     spacer.style.height = `${state.items.length * HEIGHT}px`;
-    list.scrollTop = 0;
+    list.scrollTop = top;
     show();
     report.shown = rows.length;
   };
@@ -260,14 +262,55 @@
   };
 
   const options = (id, all, pairs) => {
-    el(id).append(new Option(all, ''), ...pairs.map(([v, t]) => new Option(t, v)));
+    const chosen = el(id).value;
+    el(id).replaceChildren(new Option(all, ''), ...pairs.map(([v, t]) => new Option(t, v)));
+    el(id).value = chosen;
   };
-  const start = async () => {
-    cols = await unpack(el('columns').textContent);
+  // The columns of all answers, with the filters and the list.
+  const read = async (text, top) => {
+    cols = await unpack(text);
     strongest = cols.advantage.reduce((m, x) => Math.max(m, Math.abs(x ?? 0)), 0);
     options('f-run', 'all runs', data.names.map((n, i) => [i, n]));
     el('f-run').hidden = data.names.length < 2;
     options('f-step', 'all steps', [...new Set(cols.step.filter((s) => s !== null))].sort((a, b) => a - b).map((s) => [s, `step ${s}`]));
+    el('viewer').hidden = !data.rows;
+    el('no-answers').hidden = data.rows > 0;
+    await filter(null, top);
+    if (data.rows && state.chosen < 0) choose(state.items[0].row);
+  };
+
+  // ---- a live page: new data without reloading
+  const title = (div) => `${div.dataset.key} ${data.figures[div.dataset.key][+div.dataset.i].figure.layout.title.text}`;
+  const refresh = async () => {
+    const page = new DOMParser().parseFromString(await (await fetch('.')).text(), 'text/html');
+    const kept = new Map([...drawn()].map((div) => [title(div), div]));
+    data = JSON.parse(page.getElementById('data').textContent);
+    for (const id of ['overview', 'runs', 'pass', 'curves', 'alarms', 'support', 'answer-figures']) {
+      const old = el(id), fresh = document.adoptNode(page.getElementById(id));
+      const unfolded = [...old.querySelectorAll('details')].map((d) => d.open);
+      fresh.querySelectorAll('details').forEach((d, k) => { d.open = unfolded[k] ?? d.open; });
+      old.replaceWith(fresh);
+      watch(fresh);
+      // Drawn figures stay, with their zoom.
+      for (const div of fresh.querySelectorAll('.figure')) {
+        const same = kept.get(title(div));
+        if (!same) continue;
+        same.dataset.i = div.dataset.i;
+        div.replaceWith(same);
+        draw(same);
+      }
+    }
+    opened.clear();
+    await read(page.getElementById('columns').textContent, list.scrollTop);
+    report.version = data.version;
+  };
+  const follow = () => {
+    let last = Promise.resolve();
+    new EventSource('events').onmessage = (e) => {
+      last = last.then(() => +e.data === data.version ? null : refresh()).catch(console.error);
+    };
+  };
+  const start = async () => {
     let wait;
     for (const id of ['f-run', 'f-step', 'f-right', 'f-more', 'group']) el(id).onchange = filter;
     el('search').oninput = () => { clearTimeout(wait); wait = setTimeout(filter, 200); };
@@ -284,12 +327,11 @@
       if ((k + 1) * HEIGHT > list.scrollTop + list.clientHeight) list.scrollTop = (k + 1) * HEIGHT - list.clientHeight;
       choose(state.items[k].row);
     };
-    if (data.rows) await filter();
-    else { el('viewer').hidden = true; el('no-answers').hidden = false; report.shown = 0; }
+    await read(el('columns').textContent);
     Object.assign(report, { choose, filter, only, state });
     report.ready = true;
     report.took = performance.now();
-    if (data.rows) choose(state.items[0].row);
+    if (data.version !== null) follow();
   };
   start();
 })();
