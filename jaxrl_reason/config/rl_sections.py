@@ -37,6 +37,13 @@ Loss.__doc__ = 'Settings of the loss that differ from those of the algorithm.'
 class FilterArgs(Record):
   """Arguments of the filters in `rl.filter`."""
 
+  read_with = {
+    'keep': 'filter=shortest filter=efficient filter=best filter=varied '
+    'filter=fewer_right filter=fewer_wrong',
+    'spread': 'filter=spread',
+    'low high': 'filter=band',
+  }
+
   keep: CountOrNone = 0  # filters that select rows: rows kept in each group
   # spread: smallest difference between the rewards of a group.
   spread: Amount = 0.0

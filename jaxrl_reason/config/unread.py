@@ -2,6 +2,7 @@
 
 The `read_with` of a record names those settings, separated by spaces. A setting
 is KEY, which is on unless it is 0, False or empty, or KEY=VALUE, or KEY!=VALUE.
+A value of names that are joined by + equals each of them.
 The values are read if one of the settings is on. A key is looked up in the
 record, then in the records around it; a dotted key in the whole config.
 """
@@ -17,7 +18,6 @@ from jaxrl_reason.config.record import Record
 from jaxrl_reason.config.run import STAGES, Run
 
 SETTING = re.compile(r'(?P<key>[\w.]+)(?:(?P<test>!?=)(?P<value>.*))?')
-TESTS = {'=': operator.eq, '!=': operator.ne}
 WORDS = {'=': '=', '!=': ' other than '}
 
 # A record and the dotted key of its section, from the outermost inwards.
@@ -75,7 +75,7 @@ def _unread(place: Place, default: Record) -> Iterator[Unread]:
     needs = ' or '.join(name for name, _ in named)
     others = [f for f in fields if f not in settings.split()]
     for key in others if keys == '*' else keys.split():
-      for inner, value, other in _changed(record[key], default[key]):
+      for inner, value, other in changed(record[key], default[key]):
         yield f'{prefix}{key}{inner}', value, other, needs
   for name in fields:
     if isinstance(record[name], Record):
@@ -83,11 +83,11 @@ def _unread(place: Place, default: Record) -> Iterator[Unread]:
       yield from _unread((*place, inner), default[name])
 
 
-def _changed(value: Any, default: Any) -> Iterator[tuple[str, Any, Any]]:
+def changed(value: Any, default: Any) -> Iterator[tuple[str, Any, Any]]:
   """Yields (dotted key, value, default) of the values that differ."""
   if isinstance(value, Record):
     for f in dataclasses.fields(value):
-      for key, *values in _changed(value[f.name], default[f.name]):
+      for key, *values in changed(value[f.name], default[f.name]):
         yield f'.{f.name}{key}', *values
   elif value != default:
     yield '', value, default
@@ -105,4 +105,6 @@ def _named(place: Place, setting: str) -> tuple[str, bool]:
   value = record[last]
   if not test:
     return prefix + last, bool(value)
-  return f'{prefix}{last}{WORDS[test]}{wanted!r}', TESTS[test](value, wanted)
+  equal = wanted in value.split('+')
+  name = f'{prefix}{last}{WORDS[test]}{wanted!r}'
+  return name, equal == (test == '=')

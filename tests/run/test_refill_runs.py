@@ -186,7 +186,10 @@ def test_a_run_killed_with_surplus_groups_resumes_bit_for_bit(
       {'filter': 'band', 'filter_args.low': 0.9, 'filter_args.high': 0.95},
       'rl.samples=8 samples',
     ),
-    ({'filter_args.low': 0.9, 'filter_args.high': 0.1}, 'rl.filter_args.low'),
+    (
+      {'filter': 'band', 'filter_args.low': 0.9, 'filter_args.high': 0.1},
+      'rl.filter_args.low=0.9 is above',
+    ),
     ({'filter': 'best', 'filter_args.keep': 8}, 'rl.filter_args.keep=8'),
     ({'replay.rows': 8}, 'rl.replay.capacity=0: set both'),
     ({'replay.rows': 12, 'replay.capacity': 20}, '= 76 does not divide by'),

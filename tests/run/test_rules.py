@@ -129,7 +129,8 @@ EXAMPLES = [
     'log_every = 10 does not divide by rl.steps_per_dispatch 20',
   ),
   ({'sft.micro_batches': 7}, 'sft.rows = 64 does not divide by'),
-  ({'sft.loss': 'mse'}, "sft.loss='mse': choose sft or dft"),
+  ({'sft.loss': 'mse'}, "sft.loss='mse': choose one of sft, dft"),
+  ({'sft.loss': 'psft'}, 'sft.minibatches=1: .* is 1, and nothing is clipped'),
   ({'sft.padding': 'packed:63'}, r"sft.padding='packed:63' .* = 64, the long"),
   (
     {'sft.padding': 'buckets:2', 'rl.chunks.tokens': 8, 'rl.chunks.carry': 2},
@@ -197,7 +198,14 @@ EXAMPLES = [
   (sources(supervised=False), 'no source of data.sources has supervised=True'),
   # Filters and rounds.
   ({'rl.samples': 1, 'rl.filter': 'dead_groups'}, 'samples=1, rl.filter'),
-  ({'rl.filter_args.low': 0.9, 'rl.filter_args.high': 0.1}, 'low=0.9 is above'),
+  (
+    {
+      'rl.filter': 'band',
+      'rl.filter_args.low': 0.9,
+      'rl.filter_args.high': 0.1,
+    },
+    'low=0.9 is above',
+  ),
   (
     {
       'rl.filter': 'band',
@@ -205,6 +213,10 @@ EXAMPLES = [
       'rl.filter_args.high': 0.31,
     },
     'no share of rl.samples=8 samples is in between',
+  ),
+  (
+    {'rl.critic.optimizer.lr': 1.0},
+    'rl.critic.optimizer.lr=1.0: no algorithm .* set it to 0.0003',
   ),
   (
     {'rl.filter': 'shortest', 'rl.filter_args.keep': 8},

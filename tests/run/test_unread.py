@@ -8,7 +8,9 @@ import pytest
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.config import unread
 from jaxrl_reason.config.record import Record, kind_of
+from jaxrl_reason.config.rl_sections import FilterArgs
 from jaxrl_reason.config.run import STAGES
+from jaxrl_reason.rollouts import filters
 from jaxrl_reason.run.checks import config_checks
 
 
@@ -35,7 +37,11 @@ def other(value, annotation):
     return not value
   if isinstance(value, int | float):
     near = (value + 1, value / 2, value + 0.25)
-    return next(x for x in near if kind.type(x) == x and kind.range.holds(x))
+    return next(
+      x
+      for x in near
+      if x != value and kind.type(x) == x and kind.range.holds(x)
+    )
   return {str: 'other', tuple: (0.25,), dict: {'other': {}}}[kind.type]
 
 
@@ -112,6 +118,27 @@ def test_the_message_has_all_defaults_that_one_setting_needs():
   )
   del off['rl.hints.by']
   assert unread_of(off).endswith('or rl.turns.most=4, rl.turns.tokens=0')
+
+
+def test_arguments_of_filters_are_read_with_the_filters_that_take_them():
+  read = {name: set() for name in filters.FILTERS}
+  for keys, settings in FilterArgs.read_with.items():
+    for setting in settings.split():
+      read[setting.removeprefix('filter=')] |= {*keys.split()}
+  for name, f in filters.FILTERS.items():
+    assert read[name] == {*(filters.arguments(f) if f else ())}
+  both = {'rl.filter': 'dead_groups+best', 'rl.filter_args.keep': 2}
+  assert not unread_of(both)
+
+
+def test_settings_of_a_critic_are_accepted_if_a_stage_has_one():
+  named = {'again': {'kind': 'rl', 'rl': {'algorithm': 'ppo'}}}
+  run = config_lib.Run().changed({'rl.critic.warmup_updates': 2})
+  run = run.changed({'named': named, 'stages': ('rl', 'again')})
+  config_checks.check(run, 1)
+  with pytest.raises(ValueError, match='critic.warmup_updates=2: no algorithm'):
+    config_checks.check(run.changed({'stages': ('rl',)}), 1)
+  config_checks.check(run.changed({'stages': ('sft',)}), 1)
 
 
 UNIFORM = {'rl.replay.by': 'uniform', 'rl.old_logp': 'sampler'}

@@ -15,6 +15,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
 from jaxrl_reason.checkpoints import emergency
 from jaxrl_reason.config import RL, Data, Run, nearest, rules, unread
+from jaxrl_reason.config.rl_sections import Critic
 from jaxrl_reason.config.training import Preference, Supervised, Training
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import Config
@@ -29,7 +30,7 @@ from jaxrl_reason.run.checks import (
 )
 from jaxrl_reason.run.process import compile_log
 from jaxrl_reason.run.records import trackers
-from jaxrl_reason.update import optim, packing
+from jaxrl_reason.update import critics, optim, packing
 from jaxrl_reason.verifiers import compose
 
 PART = "dict(reward='task', weight=1.0)"  # of a reward
@@ -61,6 +62,24 @@ def check(config: ml_collections.ConfigDict | Run, n_row_shards: int) -> None:
       rules.refuse(length_rules, p.config.data.completion_len, longest)
     except ValueError as e:
       raise ValueError(f'named.{p.name}: {e}') from e
+  rules.refuse(critic_rules, [p.config for p in stages if p.kind == 'rl'])
+
+
+def critic_rules(stages: Iterable[Run]) -> rules.Rows:
+  """Refuses settings of a critic if no rl stage has one."""
+  has = any(critics.kind_of(run.objective.needs) for run in stages)
+  critic = (
+    x for run in stages for x in unread.changed(run.rl.critic, Critic())
+  )
+  key, value, default = next(critic, 3 * ('',))
+  return (
+    (
+      key and not has,
+      f'rl.critic{key}={value!r}: no algorithm of a stage has a critic; set it '
+      f'to {default!r}, or rl.algorithm to one with values or process rewards, '
+      'such as ppo',
+    ),
+  )
 
 
 def length_rules(length: int, longest: int) -> rules.Rows:
