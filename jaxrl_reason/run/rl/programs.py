@@ -97,15 +97,18 @@ def learn(
   lag = jnp.where(batch.mask, state.step - batch.version, 0)
   metrics['policy_lag'] = lag.sum() / jnp.maximum(batch.mask.sum(), 1)
   key = fused.key_of(root, state.step, 'minibatches')
-  state, more = _updated(learner, step.state, step.batch, sampling, key)
+  update = _update_or_wait if learner.waits else step_lib.update
+  state, more = update(learner, step.state, step.batch, sampling, key)
   metrics |= more
   state, more = learner.chain.after(state, metrics)
   return state, metrics | more
 
 
-def _updated(learner: Learner, state: TrainState, batch: Batch, sampling, key):
-  """Updates; a learner that waits does so only if there is a token to train on.
-  Metrics of the update are 0 otherwise.
+def _update_or_wait(
+  learner: Learner, state: TrainState, batch: Batch, sampling, key
+) -> tuple[TrainState, Metrics]:
+  """Updates if there is a token to train on. Otherwise only the step is
+  counted, and metrics of the update are 0.
   """
 
   def update(state):
@@ -117,8 +120,6 @@ def _updated(learner: Learner, state: TrainState, batch: Batch, sampling, key):
     metrics['nonfinite_leaf_max'] -= 1  # all are finite
     return state.replace(step=state.step + 1), metrics
 
-  if not learner.waits:
-    return update(state)
   return jax.lax.cond(jnp.any(batch.mask), update, wait, state)
 
 
