@@ -12,9 +12,11 @@ import time
 
 import object_store
 import pytest
+import tiny_recipe
 from etils import epath
 from paths import ROOT
 
+from jaxrl_reason.run import train
 from jaxrl_reason.run.process import lock
 
 FAST = {'beat_s': 0.05, 'stale_s': 0.6}
@@ -192,3 +194,15 @@ def test_objects_lock_too(bucket):
       with lock.held(bucket, **FAST):
         raise AssertionError('two have it')
   assert not list(bucket.glob('lock-*.json'))
+
+
+@pytest.mark.parametrize('exists', [False, True])
+def test_a_refused_start_leaves_a_folder_as_it_was(tmp_path, exists):
+  c = tiny_recipe.get_config()
+  c.rl.update(prompts=8, staleness=2)
+  workdir = tmp_path / 'run'
+  if exists:
+    workdir.mkdir()
+  with pytest.raises(ValueError, match='rl.staleness=2 and'):
+    train.run(c, workdir)
+  assert workdir.exists() == exists and not [*tmp_path.rglob('*/*')]

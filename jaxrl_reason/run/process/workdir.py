@@ -38,14 +38,19 @@ def opened(start: dict, workdir, *, fresh: bool = False):
   workdir = epath.Path(workdir)
   if '://' not in str(workdir):  # orbax accepts no relative path
     workdir = epath.Path(os.path.abspath(workdir))
+  is_new = not workdir.exists()
   _make(workdir)
-  _refuse_unshared(workdir)
-  with _locked(workdir):
-    if fresh:
-      with hosts.zero_first():
-        if hosts.is_main():
-          _move_aside(workdir)
-    yield workdir
+  try:
+    _refuse_unshared(workdir)
+    with _locked(workdir):
+      if fresh:
+        with hosts.zero_first():
+          if hosts.is_main():
+            _move_aside(workdir)
+      yield workdir
+  finally:
+    if is_new and hosts.is_main():
+      _remove_empty(workdir)
 
 
 @contextlib.contextmanager
@@ -77,6 +82,12 @@ def _make(workdir: epath.Path) -> None:
     ) from e
   except OSError as e:
     raise OSError(f'--workdir={workdir} cannot be written to: {e}') from e
+
+
+def _remove_empty(workdir: epath.Path) -> None:
+  """Removes the folder of a start that was refused."""
+  if workdir.exists() and not any(workdir.iterdir()):
+    workdir.rmdir()
 
 
 def _refuse_unshared(workdir: epath.Path) -> None:
