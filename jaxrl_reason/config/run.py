@@ -136,6 +136,12 @@ class Rollouts(Record):
   mib: Positive = 256.0
 
 
+# Changes of a config by which no rollouts are written, whatever it had set.
+NO_ROLLOUTS = {
+  f'rollouts.{k}': v for k, v in Rollouts(every=0).to_dict().items()
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Watchdog(Record):
   """Time limits of a dispatch, an evaluation and a save.

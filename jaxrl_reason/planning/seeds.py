@@ -15,6 +15,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxrl_reason.config.run import NO_ROLLOUTS
 from jaxrl_reason.planning import costs, hlo, phases, roofline
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.run.prepare import Prepared
@@ -53,7 +54,7 @@ def phase(parts: Prepared, n: int) -> phases.Phase:
   Raises:
     ValueError: the recipe's step is not one program.
   """
-  quiet = parts.config.changed({'rollouts.every': 0})  # as in a study
+  quiet = parts.config.changed(NO_ROLLOUTS)  # as in a study
   parts = parts._replace(config=quiet)
   one = {p.name: p for p in phases.phases(parts)}.get('step')
   if one is None or len(one.args) != 7:

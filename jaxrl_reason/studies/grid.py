@@ -16,6 +16,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import trees
 from jaxrl_reason.config import Run, recipe_file
 from jaxrl_reason.config import changes as changes_lib
+from jaxrl_reason.config.run import NO_ROLLOUTS
 from jaxrl_reason.studies.verdicts import Claim
 
 # Sections that the warm start reads. Changes of other keys leave it as it is.
@@ -200,7 +201,7 @@ def cells(study: Study, folder: str) -> list[Cell]:
   """
   out = []
   for setting, changes in study.settings.items():
-    config = _changed(study, setting, {**changes, 'rollouts.every': 0})
+    config = _changed(study, setting, {**changes, **NO_ROLLOUTS})
     for seed in _seeds(study):
       warm, _ = _warm(study, setting, seed)
       own = {'seed': seed, 'stages': tuple(config.stages[-1:])}

@@ -53,7 +53,8 @@ def test_every_key_is_read():
   """
   read = set()
   for path in (ROOT / 'jaxrl_reason').rglob('*.py'):
-    if path.name == 'config.py' or 'losses' in path.relative_to(ROOT).parts:
+    of_losses = 'losses' in path.relative_to(ROOT).parts
+    if path.name == 'config.py' or (of_losses and path.stem != 'imitation'):
       continue
     for node in ast.walk(ast.parse(path.read_text())):
       if isinstance(node, ast.Attribute):

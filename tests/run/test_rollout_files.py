@@ -188,7 +188,7 @@ def test_every_0_keeps_nothing_and_leaves_the_metrics_as_they_are(
   kept, tmp_path
 ):
   c = recipe()
-  c.rollouts.every = 0
+  c.rollouts.update(every=0, problems=8)
   train.run(c, tmp_path)
   assert not (tmp_path / 'rollouts').exists()
   rows = [r for r in metrics_file.read(tmp_path) if 'train/loss' in r]
