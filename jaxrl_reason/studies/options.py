@@ -31,11 +31,18 @@ def study_of(flags: Any) -> Study:
 
 
 def _only(study: Study, names: tuple[str, ...]) -> Study:
-  """Restricts a study to some settings; if the base setting is not among them,
-  the first setting is the base.
+  """Restricts a study to some settings, and to the claims about them; if the
+  base setting is not among them, the first setting is the base.
   """
   for name in names:
     command.one_of('--settings', name, study.settings)
   chosen = {name: study.settings[name] for name in names}
   base = study.base if study.base in chosen else ''
-  return dataclasses.replace(study, settings=chosen, against=base)
+  claims = [
+    claim
+    for claim in study.claims
+    if all({c.of, c.over or c.of} <= set(names) for c in claim.criteria)
+  ]
+  return dataclasses.replace(
+    study, settings=chosen, against=base, claims=claims
+  )

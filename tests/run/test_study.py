@@ -309,6 +309,17 @@ def test_invalid_studies_are_refused():
       grid.check(study(**changes))
 
 
+def test_chosen_settings_keep_their_claims(monkeypatch):
+  both = Criterion('m', 'other', 'as_it_is', more_than=0.0)
+  alone = Claim('alone', [more('other', 0)])
+  s = study(claims=[Claim('both', [both]), alone])
+  monkeypatch.setattr(grid, 'load', lambda path: s)
+  flags = ['--config=x', '--out=x', '--settings=other,wild']
+  chosen = options.study_of(study_command.parser().parse(flags))
+  assert chosen.claims == [alone] and chosen.base == 'other'
+  grid.check(chosen)
+
+
 def test_warm_starts_are_shared_by_seed_and_settings():
   """A change of the last stage shares the warm start; other changes have their
   own.
