@@ -4,53 +4,46 @@
     --out=studies/overtaking
 
 https://arxiv.org/abs/2504.13837 finds that RL raises pass@1, but that the base
-model solves more problems if it has enough samples. `hot` samples at
-temperature 1.3 during training, which keeps the entropy higher.
+model solves more problems if it has enough samples. `high_lr` has five times
+the learning rate.
 
-The base model overtakes if pass@256 on the harder split falls from before RL to
-after it (`rl`), and pass@1 on held-out problems rises. `hot` prevents this if
-its pass@256 is higher than that of `rl`.
+The base model overtakes if pass@1 on held-out problems rises and pass@64 on the
+harder problems falls from before RL to after it.
 
-Result (5 seeds from one warm start, 32 problems a split; ± is a standard error;
-the 95 % interval is 2.78 of them wide on each side): pass@1 on held-out
-problems rises from 0.456 ± 0.013 to 0.543 ± 0.017. Whether the base model
-overtakes could not be told: pass@256 on the harder split is 0.931 ± 0.018
-before and 0.925 ± 0.025 after, a change of -0.006 ± 0.021. Nor could the effect
-of `hot` be told (against `rl`: pass@256 0.000 ± 0.014, pass@1 0.000 ± 0.014).
-This task cannot show the claim: an answer modulo 7 can be guessed, so pass@256
-is near 1 before RL. 60 steps change the policy little. The default recipe,
-trained until pass@1 is 0.98, does lose pass@k at large k on the harder split
-(docs/evaluating.md). 10 runs in one program take about 6 minutes on a quarter
-of two busy cores.
+Result (5 seeds, each with a warm start of its own, 64 problems a split; ± is
+half of the 95 % t interval). Whether the base overtakes could not be told.
+
+           held-out pass@1  change           harder pass@64  change
+  before   0.202 ± 0.057                     0.466 ± 0.078
+  rl       0.269 ± 0.065    +0.067 ± 0.014   0.484 ± 0.069   +0.019 ± 0.073
+  high_lr  0.181 ± 0.083    -0.021 ± 0.046   0.381 ± 0.082   -0.084 ± 0.098
+
+`rl` gains pass@1. pass@64 of `high_lr` is below that of `rl` by 0.103 ± 0.071
+(p 0.016). The study takes about 15 minutes on two cores of an AMD EPYC.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside
 from jaxrl_reason.studies.verdicts import Claim, Criterion
 
-LARGE_K = 'eval/harder/pass@256'
+PASS, LARGE_K = 'eval/heldout/pass@1', 'eval/harder/pass@64'
 
 
 def get_study():
   return Study(
-    recipe=recipe_beside(__file__, 'small.py'),
-    settings={'rl': {}, 'hot': {'rl.temperature': 1.3}},
-    shown=(
-      'eval/heldout/pass@1',
-      'eval/heldout/pass@256',
-      'eval/harder/pass@1',
-      LARGE_K,
-    ),
+    recipe=recipe_beside(__file__, 'functions.py'),
+    settings={
+      'rl': {},
+      'high_lr': {'rl.optimizer.lr': 5e-4},
+    },
+    shown=(PASS, 'eval/heldout/pass@64', 'eval/harder/pass@1', LARGE_K),
     claims=[
       Claim(
-        'The base model overtakes at large k.',
+        f'The base model overtakes at large k ({name}).',
         [
-          Criterion('eval/heldout/pass@1', 'rl', more_than=0.0),
-          Criterion(LARGE_K, 'rl', less_than=0.0),
+          Criterion(PASS, name, more_than=0.0),
+          Criterion(LARGE_K, name, less_than=0.0),
         ],
-      ),
-      Claim(
-        'A higher temperature keeps pass@k.',
-        [Criterion(LARGE_K, 'hot', 'rl', more_than=0.0)],
-      ),
+      )
+      for name in ('rl', 'high_lr')
     ],
   )
