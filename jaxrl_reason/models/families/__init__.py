@@ -184,9 +184,9 @@ def beside_of(h: dict) -> str:
 def constants_of(h: dict) -> dict[str, float]:
   """Returns the values of tensors that are the same in all models."""
   family = FAMILIES[family_of(h)]
-  layers = range(h['num_hidden_layers'])
+  layers = range(text_of(h)['num_hidden_layers'])
   rows = getattr(family, 'CONSTANTS', {}).items()
-  return {name.format(i): x for name, x in rows for i in layers}
+  return {name_in(h, name.format(i)): x for name, x in rows for i in layers}
 
 
 def _most_alike(h: dict) -> str:
