@@ -76,7 +76,7 @@ def _refuse(path, what: str, where: str, same_data: bool) -> None:
     return
   more = ', --config.checkpoint.same_data=False' if what == 'data' else ''
   raise Other(
-    f'{text}: config.seed, a key of config.data, preference.pairs or the files '
+    f'{text}: config.seed, a key of config.data, the pairs or the files '
     f'behind them have changed since. Set them back{more}, use another '
     '--workdir, or --fresh'
   )

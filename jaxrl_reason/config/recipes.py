@@ -74,12 +74,12 @@ def smoke(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   c.log_every = 1
   c.checkpoint.every = 2
   c.eval.update(every=2, problems=8, samples=2, batch=0)
-  for stage in (c.pretrain, c.sft, c.rl):
+  for stage in (c.pretrain, c.sft, c.preference, c.reward_model, c.rl):
     stage.update(steps=2, steps_per_dispatch=1)
     stage.micro_batches = min(stage.micro_batches, 2)
     stage.logprob_chunk = min(stage.logprob_chunk, 16)
     stage.optimizer.warmup_steps = 0
-  c.pretrain.rows = c.sft.rows = 8
+  c.pretrain.rows = c.sft.rows = c.preference.rows = c.reward_model.rows = 8
   c.rl.update(prompts=8, samples=4, workers=1, cache_segments=1)
   for key, most in dict(parts=2, minibatches=2, overlong=8).items():
     c.rl[key] = min(c.rl[key], most)

@@ -7,7 +7,12 @@ from jaxrl_reason import losses
 from jaxrl_reason.config.data import Data
 from jaxrl_reason.config.record import Record, mapping
 from jaxrl_reason.config.rl import RL
-from jaxrl_reason.config.training import Preference, Supervised, Training
+from jaxrl_reason.config.training import (
+  Preference,
+  RewardModel,
+  Supervised,
+  Training,
+)
 from jaxrl_reason.ranges import (
   Amount,
   Count,
@@ -17,7 +22,7 @@ from jaxrl_reason.ranges import (
   Seed,
 )
 
-STAGES = ('pretrain', 'sft', 'preference', 'rl')
+STAGES = ('pretrain', 'sft', 'preference', 'reward_model', 'rl')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,8 +179,8 @@ class Run(Record):
   read_with = {'remat_gib': 'model.remat=auto'}
 
   seed: Seed = 0  # of weights, order of problems and sampling
-  # Stages in order: pretrain, sft, preference, rl, or names in `named`. A
-  # repeated stage gets a number: rl, rl#2.
+  # Stages in order: pretrain, sft, preference, reward_model, rl, or names in
+  # `named`. A repeated stage gets a number: rl, rl#2.
   stages: tuple = ('sft', 'rl')
   # Named stages with their own settings: name -> kind, weights, keep and the
   # changed sections (`run/stage_list.py`, docs/stages.md).
@@ -208,6 +213,7 @@ class Run(Record):
   pretrain: Supervised = Supervised()
   sft: Supervised = Supervised()
   preference: Preference = Preference()
+  reward_model: RewardModel = RewardModel()
   rl: RL = RL()
   eval: Eval = Eval()
   checkpoint: Checkpoint = Checkpoint()

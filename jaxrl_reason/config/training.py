@@ -1,6 +1,7 @@
 """Defines the sections of training stages: common keys and supervised ones."""
 
 import dataclasses
+from typing import ClassVar
 
 from jaxrl_reason import losses
 from jaxrl_reason.config.record import Record
@@ -105,3 +106,26 @@ class Preference(Supervised):
   def micro_batch(self) -> int:
     """Counts the rows of a micro-batch, over all devices."""
     return losses.PREFERENCES[self.loss].blocks * super().micro_batch()
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardModel(Training):
+  """A stage that trains a reward model on pairs (docs/stages.md).
+
+  The reward model begins as a copy of the policy with a new head. The stage
+  does not change the policy.
+  """
+
+  # As preference.pairs.
+  pairs: str = ''
+  rows: Count = 32  # pairs per update, over all devices
+
+  # Settings of other supervised stages, which this stage does not have.
+  loss: ClassVar[str] = 'bradley_terry'
+  minibatches: ClassVar[int] = 1
+  padding: ClassVar[str] = 'whole'
+  stop_loss: ClassVar[float] = 0.0
+
+  def micro_batch(self) -> int:
+    """Counts the rows of a micro-batch, over all devices."""
+    return 2 * self.rows // self.micro_batches

@@ -15,13 +15,14 @@ from etils import epath
 
 from jaxrl_reason import trees
 from jaxrl_reason.config import Data
-from jaxrl_reason.config.training import Preference
+from jaxrl_reason.config.training import Preference, RewardModel
 from jaxrl_reason.data import lengths, pipeline
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.row_fields import text_of
 from jaxrl_reason.data.row_index import BadRow, Index, key_of, opened, rows
 
 FIELDS = 'prompt', 'chosen', 'rejected'
+KINDS = 'preference', 'reward_model'  # of the stages that learn from pairs
 
 
 class Pairs(Sequence):
@@ -63,19 +64,24 @@ class _Answers(Sequence):
 
 
 def load(
-  path: str, d: Data, tokenizer, render: Callable[[str], str] | None
+  path: str,
+  d: Data,
+  tokenizer,
+  render: Callable[[str], str] | None,
+  key: str = 'preference.pairs',
 ) -> Sequence:
   """Returns the pairs of a file or of a run's rollouts; each fits its row.
 
   Args:
     path: a file, or the workdir of a run.
+    key: of the config, that names it.
 
   Raises:
     ValueError: names file, row and field, or the answer that is too long.
     FileNotFoundError: there is no such file.
   """
   if epath.Path(path).is_dir():
-    found = _of_rollouts(epath.Path(path))
+    found = _of_rollouts(epath.Path(path), key)
     pairs = Pairs(found, lambda i: found[i]['place'], render)
   else:
     index = opened(path, _keyed, {'fields': ','.join(FIELDS)})
@@ -93,7 +99,7 @@ def load(
 
 
 def encoder(
-  c: Preference, d: Data, pairs: Sequence, tokenizer
+  c: Preference | RewardModel, d: Data, pairs: Sequence, tokenizer
 ) -> Callable[[int, dict], dict]:
   """Returns a function from (index, pair) to rows [blocks,T], in the order of
   the blocks of `losses.PREFERENCES`.
@@ -112,7 +118,7 @@ def encoder(
   return encode
 
 
-def _of_rollouts(workdir: epath.Path) -> list[dict]:
+def _of_rollouts(workdir: epath.Path, key: str) -> list[dict]:
   """Returns pairs of completions of the same problem and step.
 
   Completions that are empty or cut off, or whose verifier failed, are not
@@ -139,7 +145,7 @@ def _of_rollouts(workdir: epath.Path) -> list[dict]:
       found.append(pair | {'place': best['place']})
   if not found:
     raise ValueError(
-      f'preference.pairs={workdir}: its rollouts/ has no problem with '
+      f'{key}={workdir}: its rollouts/ has no problem with '
       'completions of different rewards'
     )
   return found
@@ -196,13 +202,14 @@ def _example(pair: dict, name: str) -> dict:
 
 
 def with_pairs(problems: Problems, configs, tokenizer, render) -> Problems:
-  """Returns the problems with the pairs of the stages of kind `preference`.
+  """Returns the problems with the pairs of the stages that learn from pairs.
 
   Args:
     configs: of these stages.
   """
-  found = {
-    c.preference.pairs: load(c.preference.pairs, c.data, tokenizer, render)
-    for c in configs
-  }
+  found = {}
+  for c in configs:
+    (kind,) = c.stages
+    path, key = c[kind].pairs, f'{kind}.pairs'
+    found[path] = load(path, c.data, tokenizer, render, key)
   return dataclasses.replace(problems, pairs=found)

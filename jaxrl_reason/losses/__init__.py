@@ -90,7 +90,7 @@ from jaxrl_reason.losses.policy import (
   importance_sampling, kl_cov, log_likelihood, ppo_clip, sapo,
 )
 from jaxrl_reason.losses.preference import (
-  PREFERENCES, dpo, ipo, kto, orpo, simpo,
+  PREFERENCES, bradley_terry, dpo, ipo, kto, orpo, simpo,
 )
 from jaxrl_reason.losses.presets import PRESETS
 from jaxrl_reason.losses.objective_record import Objective
@@ -131,8 +131,8 @@ __all__ = [
   'TRUST_REGIONS', 'Truncate', 'adaptive_entropy',
   'adaptive_kl', 'advantages', 'aggregate', 'alp_penalty', 'anneal',
   'archer_clip', 'bellman_loss', 'best_of_group', 'binary_cross_entropy',
-  'bnpo', 'brevity_bonus', 'cispo', 'clip_advantage', 'clip_cov',
-  'clip_cov_tokens', 'clip_metrics', 'clip_reward', 'combine',
+  'bnpo', 'bradley_terry', 'brevity_bonus', 'cispo', 'clip_advantage',
+  'clip_cov', 'clip_cov_tokens', 'clip_metrics', 'clip_reward', 'combine',
   'correction_weight', 'cosine_reward', 'counts', 'covariance', 'cpgd',
   'critic_loss', 'critic_targets', 'dead_group_share', 'denominators', 'dft',
   'difficulty', 'divergence', 'dpo', 'dppo', 'dppo_top_k', 'drop_rows',

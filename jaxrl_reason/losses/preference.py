@@ -128,6 +128,13 @@ def simpo(
   return -jax.nn.log_sigmoid(beta * gain - margin)
 
 
+def bradley_terry(chosen: Array, rejected: Array) -> jax.Array:
+  """Computes -log sigmoid(chosen - rejected), of rewards of answers: the loss
+  of a reward model, https://arxiv.org/abs/2203.02155.
+  """
+  return -jax.nn.log_sigmoid(as_float(chosen) - as_float(rejected))
+
+
 @dataclasses.dataclass(frozen=True)
 class Pairs(Part):
   """A loss of P pairs as a policy's loss of rows, [N].

@@ -32,7 +32,7 @@ from jaxrl_reason.run.states import Layout
 from jaxrl_reason.update.learner import Learner
 from jaxrl_reason.update.scoring import OF_LOGITS
 
-SUPERVISED = ('pretrain', 'sft', 'preference')
+SUPERVISED = ('pretrain', 'sft', 'preference', 'reward_model')
 EVALUATE = 'evaluate'
 
 
@@ -230,6 +230,8 @@ def _supervised(parts: Prepared, name: str) -> Phase:
   state, costs = state_of(layout), _Costs(parts)
   key = _lay(parts.root, sharding.replicated(parts.mesh))
   scored = learner.reads_reference + bool(learner.teacher) + learner.moves
+  n_logits = costs.length - learner.start
+  n_logits = 0 if learner.trains_critic_alone else n_logits
   return Phase(
     name,
     stages.supervised_program(name, layout.shardings),
@@ -240,7 +242,7 @@ def _supervised(parts: Prepared, name: str) -> Phase:
     (3 + scored)
     * costs.forward(
       c.micro_batch() * c.micro_batches * c.minibatches,
-      costs.length - learner.start,
+      n_logits,
     ),
   )
 

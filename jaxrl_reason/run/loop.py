@@ -75,7 +75,7 @@ class Loop:
     self.ended = place.ended or place.done >= self._own.steps
     self.begun = metrics_lib.Begun.of(place.record)
     self.watchdog.forget()
-    trained, _ = trees.split(state.params, self.stage.learner.trainable)
+    trained = self.stage.learner.trained(state)
     self._trained = list(trees.flatten(trained))
     stop = self.stopping.reached()
     owed = self.total == 0 or (place.record or {}).get('owes_evaluation')

@@ -82,7 +82,8 @@ def prepare(
     problems, run.data, tokenizer, solution_len
   )
   lengths.check(problems, run.data, tokenizer, solution_len)
-  of_pairs = [p.config for p in staging.each(run) if p.kind == 'preference']
+  kinds = preference_pairs.KINDS
+  of_pairs = [p.config for p in staging.each(run) if p.kind in kinds]
   if of_pairs:
     render = problems_lib.renderer(run.data, problems, tokenizer, folder)
     rest = of_pairs, tokenizer, render

@@ -103,7 +103,7 @@ def check(planned: Sequence[Planned], parts: Prepared) -> None:
 
 def _refuse_other(p: Planned, what: str, old: Any, new: Any) -> None:
   key = f'named.{p.name}.keep={what!r}'
-  if new is None:
+  if not jax.tree.leaves(new):
     raise ValueError(f'{key}: the stage has no {what}')
   old, new = trees.flatten(old or {}), trees.flatten(new)
   for path in sorted(old.keys() | new.keys()):

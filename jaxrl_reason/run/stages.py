@@ -2,6 +2,7 @@
 
   pretrain, sft   next-token loss on all tokens / on the worked solutions
   preference      a loss of pairs of a chosen and a rejected answer
+  reward_model    a reward model on such pairs, beside the policy
   rl              fused (one program a step) or host (rewards in Python)
 
 `build` makes a Stage; `loop` calls its `dispatch`.
@@ -17,7 +18,7 @@ import numpy as np
 from jaxrl_reason import losses, sharding
 from jaxrl_reason.base import Model, Prompts
 from jaxrl_reason.config import RL, Data, Run
-from jaxrl_reason.config.training import Preference, Supervised
+from jaxrl_reason.config.training import Preference, RewardModel, Training
 from jaxrl_reason.data import (
   controllers,
   pipeline,
@@ -142,13 +143,13 @@ def _supervised(
 
 
 def supervised_examples(
-  c: Supervised, d: Data, parts: Prepared
+  c: Training, d: Data, parts: Prepared
 ) -> tuple[Any, Callable[[int, dict], dict]]:
   """Returns the examples of a supervised stage, or its pairs, and the function
   from (index, example) to their rows.
   """
   problems, tokenizer = parts.problems, parts.tokenizer
-  if isinstance(c, Preference):
+  if isinstance(c, Preference | RewardModel):
     pairs = problems.pairs[c.pairs]
     return pairs, preference_pairs.encoder(c, d, pairs, tokenizer)
 
@@ -166,6 +167,7 @@ def supervised_program(name: str, where=None) -> Callable:
     'pretrain': programs.pretrain_steps,
     'sft': programs.sft_steps,
     'preference': programs.preference_steps,
+    'reward_model': programs.preference_steps,
   }[name]
   return programs.updating(f, 1, where)
 

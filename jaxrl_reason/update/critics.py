@@ -4,15 +4,18 @@
                     (https://arxiv.org/abs/1707.06347, 2503.01491, 2504.05118)
   'process_reward'  an implicit process reward model, trained on outcomes only:
                     PRIME (https://arxiv.org/abs/2502.01456)
+  'reward_model'    a reward of whole rows, trained on pairs in a stage of its
+                    own (https://arxiv.org/abs/2203.02155)
 
-Both start as copies of the policy's trained weights and share its frozen
+All start as copies of the policy's trained weights and share its frozen
 weights: with adapters a critic is a second set of adapters, not a second model.
-A critic's outputs are computed with its weights before the step. It then takes
-one update per update of the policy, on the same rows (PRIME's paper updates the
-reward model first and reads it after).
+The outputs of the first two are computed with the weights before the step. They
+then take one update per update of the policy, on the same rows (PRIME's paper
+updates the reward model first and reads it after).
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -42,10 +45,11 @@ class Critic:
   """A critic; static, so it selects a program.
 
   Attributes:
-    output: the field of a Batch that it computes, a key of `KINDS`.
+    output: a key of `KINDS`: the field of a Batch that it computes, or
+      REWARD_MODEL.
     model: the policy's functions, which its body shares.
-    objective: the loss, from `losses.resolve`.
-    tx: its optimizer.
+    objective: the loss, from `losses.resolve`; None for a reward model.
+    tx: its optimizer; None for a reward model that is only read.
     start: first column trained on.
     warmup_updates: its first updates, during which the policy is not updated
       (value pretraining of VC-PPO).
@@ -64,12 +68,18 @@ class Critic:
 
 def init_state(critic: Critic, params) -> CriticState:
   """Builds a critic's state from the policy's weights."""
-  own = KINDS[critic.output][0](critic, params)
+  own = first_params(critic, params)
   return CriticState(own, critic.tx.init(own), jnp.int32(0))
 
 
-def evaluate(critic: Critic, params, policy, batch: Batch) -> jax.Array:
-  """Computes the critic's output [N,T], float32; entry t is about token t.
+def first_params(critic: Critic, params) -> Any:
+  """Returns a critic's first weights, from the policy's weights."""
+  return KINDS[critic.output][0](critic, params)
+
+
+def evaluate(critic: Critic, params, policy, batch: Batch | Rows) -> jax.Array:
+  """Computes the critic's output [N,T], float32; entry t is about token t. The
+  output of a reward model is [N].
 
   Args:
     params: of the critic; policy: of the policy, whose frozen weights it
@@ -117,11 +127,12 @@ def _body(critic: Critic, own, policy):
   return trees.join(own, trees.split(policy, critic.trainable)[1])
 
 
-def _value_init(critic: Critic, params):
+def _with_head(name: str, critic: Critic, params):
+  """Returns first weights with a head of that name, which is zero."""
   one = jnp.zeros((1, 1), jnp.int32)
   hidden = jax.eval_shape(critic.model.hidden, params, one, one > 0)
   head = jnp.zeros(hidden.shape[-1])
-  return {'body': _copy(critic, params), 'value_head': head}
+  return {'body': _copy(critic, params), name: head}
 
 
 def _values(critic: Critic, params, policy, batch: Batch) -> jax.Array:
@@ -171,10 +182,44 @@ def _prm_loss(critic: Critic, params, policy, batch, target, denominators):
   return loss, {'prm_loss': jax.lax.stop_gradient(loss)}
 
 
+def _reward(critic: Critic, params, policy, rows: Batch | Rows) -> jax.Array:
+  """Computes the reward of each row, [N], from the hidden state of its last
+  token.
+  """
+  body = _body(critic, params['body'], policy)
+  hidden = critic.model.hidden(body, rows.tokens, rows.valid)
+  columns = jnp.arange(rows.tokens.shape[1])
+  last = jnp.max(jnp.where(rows.valid, columns, 0), axis=1)
+  at_last = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+  # A sum, not a product of matrices: TPUs multiply in bfloat16.
+  return jnp.sum(at_last.astype(jnp.float32) * params[HEAD], axis=-1)
+
+
+def _pair_loss(critic: Critic, params, policy, batch, target, denominators):
+  """Computes the loss of pairs: the first half of the rows are the chosen
+  answers, the second half the rejected answers in the same order.
+  """
+  del target
+  rewards = _reward(critic, params, policy, batch).reshape(2, -1)
+  pairs = denominators['rows'] / 2
+  loss = losses.bradley_terry(*rewards).sum() / pairs
+  chosen, rejected = jax.lax.stop_gradient(rewards)
+  return loss, {
+    'loss': jax.lax.stop_gradient(loss),
+    'preferred': (chosen > rejected).sum() / pairs,
+    'preference_margin': (chosen - rejected).sum() / pairs,
+  }
+
+
+REWARD_MODEL, HEAD = 'reward_model', 'reward_head'
+_value_init = functools.partial(_with_head, 'value_head')
+_reward_init = functools.partial(_with_head, HEAD)
+
 # output -> (own first weights, output, loss).
 KINDS = {
   'values': (_value_init, _values, _value_loss),
   'process_reward': (_copy, _implicit_reward, _prm_loss),
+  REWARD_MODEL: (_reward_init, _reward, _pair_loss),
 }
 
 

@@ -134,6 +134,17 @@ class Learner:
     return tuple(name for name, memory in names if memory == 'host')
 
   @property
+  def trains_critic_alone(self) -> bool:
+    """Returns whether updates train a reward model and not the policy."""
+    return bool(self.critic) and self.critic.output == critics.REWARD_MODEL
+
+  def trained(self, state: TrainState) -> Any:
+    """Returns the parameters that the stage trains."""
+    if self.trains_critic_alone:
+      return state.critic.params
+    return trees.split(state.params, self.trainable)[0]
+
+  @property
   def teacher_specs(self) -> Any:
     """Returns the specs of a teacher with weights of its own, or None."""
     taught = self.teacher is not None and self.teacher.weights == OWN

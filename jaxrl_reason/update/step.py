@@ -358,10 +358,18 @@ def _with_balance(learner: Learner, balance, loss, metrics):
   return loss, metrics
 
 
-def _with_critic(learner: Learner, state, new, batch: Batch, target):
-  """Adds the critic's update and metrics; during the critic's warm-up the
-  policy keeps its old state.
-  """
+def update_critic(
+  learner: Learner, state: TrainState, batch: Batch
+) -> tuple[TrainState, Metrics]:
+  """Applies one update of the critic alone."""
+  grads, metrics = _critic_gradients(learner, state, batch, None)
+  metrics['grad_norm'] = optax.global_norm(grads)
+  metrics['nonfinite_leaf_max'] = trees.first_nonfinite(grads)
+  critic = critics.apply(learner.critic, state.critic, grads)
+  return state.replace(step=state.step + 1, critic=critic), metrics
+
+
+def _critic_gradients(learner: Learner, state, batch: Batch, target):
   divisors = losses.counts(batch.mask)
 
   def loss(params, rows):
@@ -371,7 +379,14 @@ def _with_critic(learner: Learner, state, new, batch: Batch, target):
     )
 
   grad, parts = jax.grad(loss, has_aux=True), learner.micro_batches
-  grads, metrics = _summed(grad, state.critic.params, (batch, target), parts)
+  return _summed(grad, state.critic.params, (batch, target), parts)
+
+
+def _with_critic(learner: Learner, state, new, batch: Batch, target):
+  """Adds the critic's update and metrics; during the critic's warm-up the
+  policy keeps its old state.
+  """
+  grads, metrics = _critic_gradients(learner, state, batch, target)
   moved = critics.while_warm(
     learner.critic,
     state.critic,

@@ -107,3 +107,17 @@ def test_passes_of_rewards_are_counted(alone):
   assert one > 0 and beside('majority') == 0
   assert beside('reference_prob') == one
   assert beside('reference_gain') == pytest.approx(one * 9 / 8)
+
+
+def test_stages_of_pairs_are_counted(alone):
+  """Without their files. A reward model has a second model and no logits."""
+  stages = {'stages': ('preference', 'reward_model')}
+  stages |= {f'{kind}__pairs': 'none.jsonl' for kind in stages['stages']}
+  stages |= {f'{kind}__rows': 8 for kind in stages['stages']}
+  found = planned(**stages)
+  one = found['reward_model'].flops / 3  # forward passes
+  assert one < found['preference'].flops / 4  # with logits, and a reference
+  n = trees.n_params(found['reward_model'].state.params)
+  bytes_of = described.on_chip(found['reward_model'].state)
+  # The policy, a copy with its head, and two moments of the copy.
+  assert bytes_of == pytest.approx(4 * (4 * n + 3 * 128), rel=1e-3)

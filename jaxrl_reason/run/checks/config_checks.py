@@ -16,7 +16,12 @@ from jaxrl_reason import losses
 from jaxrl_reason.checkpoints import emergency
 from jaxrl_reason.config import RL, Data, Run, nearest, rules, unread
 from jaxrl_reason.config.rl_sections import Critic
-from jaxrl_reason.config.training import Preference, Supervised, Training
+from jaxrl_reason.config.training import (
+  Preference,
+  RewardModel,
+  Supervised,
+  Training,
+)
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.shape_checks import PREFILL
@@ -112,7 +117,9 @@ def _check_stages(config: Run, shards: int) -> None:
     rules.refuse(dispatch_rules, kind, c, config.log_every)
     rows = rl_row_rules if kind == 'rl' else row_rules
     rules.refuse(rows, kind, c, shards)
-    if kind != 'rl':
+    if kind == 'reward_model':
+      rules.refuse(reward_model_rules, c)
+    elif kind != 'rl':
       chunk_tokens = config.rl.chunks.tokens
       rules.refuse(supervised_rules, kind, c, config.data, chunk_tokens)
     if kind == 'preference':
@@ -244,6 +251,22 @@ def preference_rules(c: Preference) -> rules.Rows:
       c.padding != 'whole',
       f'{key}.padding={c.padding!r}: the rows of a pair keep their places; '
       "choose 'whole'",
+    ),
+  )
+
+
+def reward_model_rules(c: RewardModel) -> rules.Rows:
+  return (
+    (
+      not c.pairs,
+      "reward_model.pairs='': name a file of rows with prompt, chosen and "
+      'rejected, or the workdir of a run with rollouts',
+    ),
+    *rules.apart(
+      ': a reward model has no logits, and its loss has no other term; set it '
+      'to 0',
+      reward_model__logprob_chunk=c.logprob_chunk,
+      reward_model__balance_coef=c.balance_coef,
     ),
   )
 

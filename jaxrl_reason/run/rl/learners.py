@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import optax
+
 from jaxrl_reason import losses
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import Run
@@ -43,6 +45,17 @@ def learner(
     trainable=config.trained_paths,
     balance_coef=c.balance_coef,
   )
+  if name == 'reward_model':
+    tx = optim.make(c.optimizer, c.steps)
+    return Learner(
+      objective=losses.resolve(SUPERVISED),
+      tx=optax.identity(),  # the policy is not trained
+      start=d.prompt_len,
+      critic=critics.Critic(
+        name, model, None, tx, d.prompt_len, trainable=config.trained_paths
+      ),
+      **common,
+    )
   if name != 'rl':
     start = 1 if name == 'pretrain' else d.prompt_len
     padded = packing.choose(c, start, f'{name}.padding')

@@ -13,6 +13,7 @@ the log of compilations.
   rl_learn_rounds state, Trajectories -> state        filter and update
   pretrain_steps, sft_steps   state, rows [K,R] -> state
   preference_steps            state, rows of pairs [K,P,blocks] -> state
+                              (also of a stage of kind reward_model)
 
 Static records (a Learner, a source, ...) select a program and come first; keys,
 sampling settings and stop tokens are arguments. `stages` jits and calls them,
@@ -345,6 +346,8 @@ def _in_blocks(x: jax.Array) -> jax.Array:
 def _supervised(learner: Learner, state, rows, key):
   def one(state, row):
     batch = supervised_batch(row)
+    if learner.trains_critic_alone:
+      return step_lib.update_critic(learner, state, batch)
     order = fused.key_of(key, state.step, 'minibatches')
     return step_lib.update(learner, state, batch, Sampling.fixed(), order)
 

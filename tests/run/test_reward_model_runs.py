@@ -1,0 +1,196 @@
+"""Stages of kind `reward_model`, and rl stages that read their reward."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import learning as L
+import numpy as np
+import pytest
+from test_recipe_features import recipe, rows
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import trees
+from jaxrl_reason.run import prepare, train
+from jaxrl_reason.run.rl import learners, programs
+
+pytestmark = pytest.mark.one_device
+
+
+@pytest.fixture(scope='module')
+def pairs(tmp_path_factory):
+  """Writes sums as problems; the chosen answer begins with 1 and the rejected
+  one with 2.
+  """
+  path = tmp_path_factory.mktemp('pairs') / 'pairs.jsonl'
+  with path.open('w') as f:
+    for i in range(81):
+      row = {'prompt': f'{i % 9}+{i // 9}='}
+      row |= {'chosen': f'1{i % 7}', 'rejected': f'2{i % 5}'}
+      f.write(json.dumps(row) + '\n')
+  return path
+
+
+def rewarding(pairs, **flat):
+  c = recipe(stages=('reward_model',))
+  c.reward_model.update(pairs=str(pairs), rows=8, steps=10)
+  c.reward_model.optimizer.update(warmup_steps=0, lr=1e-2)
+  c.update_from_flattened_dict(flat)
+  return c
+
+
+@pytest.fixture(scope='module')
+def rewarded(pairs, tmp_path_factory):
+  where = tmp_path_factory.mktemp('rewarded')
+  return where, train.run(rewarding(pairs, **{'checkpoint.every': 5}), where)
+
+
+def test_accuracy_rises_on_pairs_that_are_new(rewarded):
+  """The 80 pairs of 10 steps are each seen once."""
+  where, state = rewarded
+  found = rows(where, 'reward_model')
+  assert found[0]['train/loss'] == pytest.approx(np.log(2))
+  assert found[0]['train/preferred'] == 0  # the head is zero
+  assert found[-1]['train/preferred'] == 1
+  assert found[-1]['train/loss'] < 0.4
+  assert not jax.tree.leaves(state.opt_state)
+
+
+def rewards_by_hand(params, tokens, valid):
+  """Computes the reward of each row and its last hidden state, in numpy."""
+  hidden = np.float64(L.MODEL.hidden(params['body'], tokens, valid))
+  last = [int(np.flatnonzero(row)[-1]) for row in np.asarray(valid)]
+  hidden = hidden[np.arange(len(last)), last]
+  return hidden @ np.float64(params['reward_head']), hidden
+
+
+def loss_by_hand(params, batch):
+  chosen, rejected = (
+    rewards_by_hand(params, batch['tokens'][:, i], batch['valid'][:, i])[0]
+    for i in (0, 1)
+  )
+  return np.log1p(np.exp(rejected - chosen)).mean()
+
+
+def pairs_of_rows(rng, n=4):
+  """Returns n pairs of rows that end in different columns."""
+  shape = n, 2, L.P + L.C
+  valid = (
+    np.arange(shape[-1])
+    < rng.integers(L.P + 1, L.P + L.C, shape[:2])[..., None]
+  )
+  valid[..., :2] = False  # padding of prompts
+  tokens = rng.integers(1, L.SHAPE['vocab'], shape).astype(np.int32)
+  mask = valid & (np.arange(shape[-1]) >= L.P)
+  return {'tokens': tokens, 'valid': valid, 'mask': mask}
+
+
+@pytest.mark.parametrize('micro_batches', [1, 2])
+def test_loss_and_gradient_are_those_of_the_formula(micro_batches, pairs):
+  c = rewarding(pairs, **{'reward_model.micro_batches': micro_batches})
+  c.data.update(prompt_len=L.P, completion_len=L.C)
+  c.reward_model.optimizer.update(name='sgd', lr=1.0, clip_norm=0.0)
+  learn = learners.learner(config_lib.read(c), L.MODEL, 'reward_model')
+  rng, body = np.random.default_rng(0), L.model_and_params()[1]
+  params = L.state(learn).critic.params
+  params['reward_head'] = jnp.asarray(rng.normal(size=16), jnp.float32)
+  state = L.state(learn)
+  state = state.replace(critic=state.critic.replace(params=params))
+  batch = pairs_of_rows(rng)
+  new, metrics = programs.preference_steps(
+    learn, state, jax.tree.map(lambda x: x[None], batch), jax.random.key(0)
+  )
+  want = loss_by_hand(params, batch)
+  np.testing.assert_allclose(metrics['loss'][0], want, rtol=1e-5)
+  L.assert_close(new.params, body)  # the policy stays
+  grad = jax.tree.map(jnp.subtract, params, new.critic.params)  # lr is 1
+  (chosen, h), (rejected, g) = (
+    rewards_by_hand(params, batch['tokens'][:, i], batch['valid'][:, i])
+    for i in (0, 1)
+  )
+  wrong = 1 / (1 + np.exp(chosen - rejected))
+  head = -(wrong[:, None] * (h - g)).mean(0)
+  np.testing.assert_allclose(grad['reward_head'], head, rtol=1e-4, atol=1e-6)
+  # Of the body: the change of the loss along a random direction.
+  step = jax.tree.map(
+    lambda x: 1e-2 * rng.normal(size=x.shape).astype(np.float32), body
+  )
+  slope = sum(jax.tree.leaves(jax.tree.map(jnp.vdot, grad['body'], step)))
+
+  def at(s):
+    moved = jax.tree.map(lambda x, d: x + s * d, body, step)
+    return loss_by_hand(params | {'body': moved}, batch)
+
+  np.testing.assert_allclose((at(0.1) - at(-0.1)) / 0.2, slope, rtol=2e-2)
+  preferred = (chosen > rejected).mean()
+  np.testing.assert_allclose(metrics['preferred'][0], preferred)
+
+
+def flat_critic(state):
+  return {k: np.asarray(x) for k, x in trees.flatten(state.critic).items()}
+
+
+def test_a_resumed_stage_is_the_uninterrupted_one(rewarded, pairs, tmp_path):
+  where, want = rewarded
+  cut = tmp_path / 'cut'
+  shutil.copytree(where, cut)
+  shutil.rmtree(cut / 'checkpoints' / '10')
+  got = flat_critic(train.run(rewarding(pairs, **{'checkpoint.every': 5}), cut))
+  for path, x in flat_critic(want).items():
+    np.testing.assert_array_equal(got[path], x)
+
+
+def test_eight_devices_equal_one(pairs, tmp_path):
+  sgd = {'reward_model.optimizer.name': 'sgd', 'reward_model.steps': 3}
+  want = train.run(rewarding(pairs, **sgd), tmp_path / 'one')
+  got = train.run(rewarding(pairs, **sgd, mesh=(2, 2, 2)), tmp_path / 'eight')
+  L.assert_close(got.critic.params, want.critic.params)
+  head = got.critic.params['reward_head']
+  assert np.abs(head).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+  'flat, message',
+  [
+    ({'pairs': ''}, "reward_model.pairs='': name a file"),
+    ({'logprob_chunk': 4}, 'reward_model.logprob_chunk=4: .* no logits'),
+    ({'balance_coef': 0.1}, 'reward_model.balance_coef=0.1'),
+    ({'rows': 8, 'micro_batches': 3}, 'reward_model.rows = 8 does not divide'),
+  ],
+)
+def test_settings_without_effect_are_refused(flat, message, pairs, tmp_path):
+  flat = {f'reward_model.{key}': value for key, value in flat.items()}
+  with pytest.raises(ValueError, match=message):
+    prepare.prepare(rewarding(pairs, **flat), tmp_path)
+
+
+def test_pairs_without_a_rejected_answer_are_refused(tmp_path):
+  path = tmp_path / 'pairs.jsonl'
+  path.write_text('{"prompt": "1+1=", "chosen": "2"}\n')
+  with pytest.raises(ValueError, match="row 1: its 'rejected' is None"):
+    prepare.prepare(rewarding(path), tmp_path / 'run')
+  (tmp_path / 'rl').mkdir()
+  with pytest.raises(ValueError, match='reward_model.pairs=.* no problem with'):
+    prepare.prepare(rewarding(tmp_path / 'rl'), tmp_path / 'run')
+
+
+def test_a_stage_may_continue_the_reward_model_of_the_one_before(
+  pairs, tmp_path
+):
+  c = rewarding(pairs, stages=('reward_model', 'more'))
+  more = dict(steps=2, optimizer=dict(lr=0.0))
+  c.named = dict(more=dict(kind='reward_model', keep=('critic',)))
+  c.named.more.reward_model = more
+  train.run(c, tmp_path / 'kept')
+  assert rows(tmp_path / 'kept', 'more')[0]['train/loss'] < 0.5
+  c.named.more.keep = ('optimizer',)
+  with pytest.raises(ValueError, match="keep='optimizer': the stage has no"):
+    train.run(c, tmp_path / 'refused')
+
+
+def test_adapters_are_a_second_set_of_them(pairs, tmp_path):
+  state = train.run(rewarding(pairs, **{'lora.rank': 2}), tmp_path)
+  paths = trees.flatten(state.critic.params['body'])
+  assert paths and all(path.startswith('lora/') for path in paths)
+  assert rows(tmp_path, 'reward_model')[-1]['train/preferred'] > 0.8
