@@ -1,6 +1,6 @@
-"""Combinations of each kind of layer, one table entry per family, with odd
-shapes, prompts in chunks, packed rows, eight devices, adapters on int8, smaller
-caches, replayed experts and turns.
+"""Combinations of each kind of layer with odd shapes, prompts in chunks, loops
+over layers, packed rows, eight devices, adapters on int8, smaller caches and
+replayed experts.
 """
 
 import dataclasses
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from models.family_shapes import ALIKE, EXPERTS, FAMILIES, SLOW, V, config
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Rows
@@ -17,123 +18,9 @@ from jaxrl_reason.models import adapters, families, logprobs, transformer
 from jaxrl_reason.models.adapters import frozen, lora
 from jaxrl_reason.rollouts import sampler
 
-B, G, P, C, V = 4, 2, 9, 14, 40
+B, G, P, C = 4, 2, 9, 14
 LENGTHS = np.array([9, 1, 6, 4])
 VALID = np.arange(P) >= P - LENGTHS[:, None]
-SHARED = dict(
-  vocab_size=V,
-  hidden_size=16,
-  intermediate_size=24,
-  num_attention_heads=4,
-  num_key_value_heads=1,
-  max_position_embeddings=64,
-)
-DEEP = dict(
-  first_k_dense_replace=2,
-  n_routed_experts=8,
-  num_experts_per_tok=3,
-  n_group=4,
-  topk_group=2,
-  moe_intermediate_size=8,
-)
-FAMILIES = {
-  'gpt_oss': dict(
-    num_hidden_layers=5,
-    head_dim=6,
-    num_local_experts=4,
-    num_experts_per_tok=2,
-    sliding_window=5,
-    swiglu_limit=1.0,
-  ),
-  'qwen2_moe': dict(
-    num_hidden_layers=5,
-    num_experts=4,
-    num_experts_per_tok=2,
-    moe_intermediate_size=8,
-    shared_expert_intermediate_size=12,
-    use_sliding_window=True,
-    sliding_window=5,
-    max_window_layers=3,
-  ),
-  'glm4': dict(num_hidden_layers=5, head_dim=12),
-  'glm4_moe': dict(
-    num_hidden_layers=6, head_dim=12, use_qk_norm=True, attention_bias=True
-  )
-  | DEEP,
-  'deepseek_v3': dict(
-    num_hidden_layers=6,
-    num_key_value_heads=4,
-    q_lora_rank=6,
-    kv_lora_rank=10,
-    qk_rope_head_dim=4,
-    qk_nope_head_dim=6,
-    v_head_dim=10,
-  )
-  | DEEP,
-}
-FAMILIES['qwen3_next'] = dict(
-  num_hidden_layers=5,
-  head_dim=12,
-  partial_rotary_factor=0.5,
-  linear_num_key_heads=2,
-  linear_num_value_heads=4,
-  linear_key_head_dim=5,
-  linear_value_head_dim=6,
-  linear_conv_kernel_dim=3,
-  rms_norm_eps=1e-2,  # as in hf_models
-  num_experts=4,
-  num_experts_per_tok=2,
-  moe_intermediate_size=8,
-  shared_expert_intermediate_size=12,
-)
-FAMILIES['qwen3_5_moe_text'] = FAMILIES['qwen3_next']
-FAMILIES['qwen3_5_text'] = {
-  key: value
-  for key, value in FAMILIES['qwen3_next'].items()
-  if 'expert' not in key
-}
-# Other families have the same kinds of layers, so one test is enough.
-ALIKE = {
-  'olmo3': dict(num_hidden_layers=5, head_dim=6, sliding_window=5),
-  'olmoe': dict(
-    num_hidden_layers=5, head_dim=4, num_experts=4, num_experts_per_tok=2
-  ),
-  'gemma3_text': dict(
-    num_hidden_layers=7,
-    head_dim=6,
-    sliding_window=5,
-    query_pre_attn_scalar=7,
-    final_logit_softcapping=2.0,
-  ),
-  'gemma': dict(num_hidden_layers=5, head_dim=6),
-  'seed_oss': dict(num_hidden_layers=5, head_dim=6),
-  'apertus': dict(num_hidden_layers=5),
-  'ernie4_5': dict(num_hidden_layers=5, head_dim=6, use_bias=True),
-  'mixtral': dict(
-    num_hidden_layers=5,
-    head_dim=6,
-    num_local_experts=4,
-    num_experts_per_tok=2,
-    sliding_window=5,
-  ),
-  'granite': dict(
-    num_hidden_layers=5,
-    head_dim=6,
-    embedding_multiplier=3.0,
-    attention_multiplier=0.2,
-    residual_multiplier=0.6,
-    logits_scaling=1.5,
-    mlp_bias=True,
-  ),
-}
-EXPERTS = [n for n in FAMILIES if n not in ('glm4', 'qwen3_5_text')]
-
-
-def config(name: str, split: bool = False, **runtime):
-  """Returns a config; split: heads that a tensor axis of 2 divides."""
-  shared = SHARED | ({'num_key_value_heads': 2} if split else {})
-  h = shared | (FAMILIES | ALIKE)[name] | {'model_type': name}
-  return families.from_hf(h, **runtime)
 
 
 @jax.jit
@@ -200,11 +87,22 @@ def gap(model, params, **static) -> float:
 
 
 @pytest.mark.parametrize(
-  'name', [*FAMILIES, *(pytest.param(n, marks=pytest.mark.slow) for n in ALIKE)]
+  'name',
+  [
+    pytest.param(n, marks=[pytest.mark.slow] * (n in (*ALIKE, *SLOW)))
+    for n in (*FAMILIES, *ALIKE)
+  ],
 )
 def test_sampler_equals_trainer_with_prompts_in_chunks(name):
   model, params = built(name, prefill='chunks:4')
   assert gap(model, params, slots=1, segments=2) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', FAMILIES)
+def test_sampler_in_a_loop_over_layers_equals_trainer(name):
+  model, params = built(name, decode_layers='scan')
+  assert gap(model, params) < 1e-5
 
 
 @pytest.mark.slow

@@ -1,0 +1,152 @@
+"""Small shapes of families for `test_family_combinations`."""
+
+from jaxrl_reason.models import families
+
+V = 40  # vocabulary
+SHARED = dict(
+  vocab_size=V,
+  hidden_size=16,
+  intermediate_size=24,
+  num_attention_heads=4,
+  num_key_value_heads=1,
+  max_position_embeddings=64,
+)
+DEEP = dict(
+  first_k_dense_replace=2,
+  n_routed_experts=8,
+  num_experts_per_tok=3,
+  n_group=4,
+  topk_group=2,
+  moe_intermediate_size=8,
+)
+LATENT = dict(
+  num_key_value_heads=4,
+  q_lora_rank=6,
+  kv_lora_rank=10,
+  qk_rope_head_dim=4,
+  qk_nope_head_dim=6,
+  v_head_dim=10,
+)
+FAMILIES = {
+  'gpt_oss': dict(
+    num_hidden_layers=5,
+    head_dim=6,
+    num_local_experts=4,
+    num_experts_per_tok=2,
+    sliding_window=5,
+    swiglu_limit=1.0,
+  ),
+  'qwen2_moe': dict(
+    num_hidden_layers=5,
+    num_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=8,
+    shared_expert_intermediate_size=12,
+    use_sliding_window=True,
+    sliding_window=5,
+    max_window_layers=3,
+  ),
+  'glm4': dict(num_hidden_layers=5, head_dim=12),
+  'glm4_moe': dict(
+    num_hidden_layers=6, head_dim=12, use_qk_norm=True, attention_bias=True
+  )
+  | DEEP,
+  'deepseek_v3': dict(num_hidden_layers=6) | LATENT | DEEP,
+  'minimax_m2': dict(
+    num_hidden_layers=5,
+    head_dim=12,
+    num_local_experts=4,
+    num_experts_per_tok=2,
+    rotary_dim=6,
+  ),
+  'hunyuan_v1_dense': dict(num_hidden_layers=5, head_dim=6),
+  'ministral3': dict(
+    num_hidden_layers=5,
+    head_dim=6,
+    rope_parameters=dict(
+      rope_type='yarn',
+      factor=4.0,
+      rope_theta=1000.0,
+      mscale=1.0,
+      mscale_all_dim=1.0,
+      original_max_position_embeddings=8,  # queries grow within a row
+      llama_4_scaling_beta=0.4,
+    ),
+  ),
+  'apertus': dict(num_hidden_layers=5),
+}
+FAMILIES['qwen3_next'] = dict(
+  num_hidden_layers=5,
+  head_dim=12,
+  partial_rotary_factor=0.5,
+  linear_num_key_heads=2,
+  linear_num_value_heads=4,
+  linear_key_head_dim=5,
+  linear_value_head_dim=6,
+  linear_conv_kernel_dim=3,
+  rms_norm_eps=1e-2,  # as in hf_models
+  num_experts=4,
+  num_experts_per_tok=2,
+  moe_intermediate_size=8,
+  shared_expert_intermediate_size=12,
+)
+FAMILIES['qwen3_5_moe_text'] = FAMILIES['qwen3_next']
+FAMILIES['qwen3_5_text'] = {
+  key: value
+  for key, value in FAMILIES['qwen3_next'].items()
+  if 'expert' not in key
+}
+# Other families have the same kinds of layers, so one test is enough.
+ALIKE = {
+  'olmo3': dict(num_hidden_layers=5, head_dim=6, sliding_window=5),
+  'olmoe': dict(
+    num_hidden_layers=5, head_dim=4, num_experts=4, num_experts_per_tok=2
+  ),
+  'gemma3_text': dict(
+    num_hidden_layers=7,
+    head_dim=6,
+    sliding_window=5,
+    query_pre_attn_scalar=7,
+    final_logit_softcapping=2.0,
+  ),
+  'gemma': dict(num_hidden_layers=5, head_dim=6),
+  'seed_oss': dict(num_hidden_layers=5, head_dim=6),
+  'ernie4_5': dict(num_hidden_layers=5, head_dim=6, use_bias=True),
+  'dots1': dict(
+    num_hidden_layers=6,
+    head_dim=12,
+    sliding_window=5,
+    max_window_layers=3,
+    n_shared_experts=1,
+  )
+  | DEEP,
+  'glm4_moe_lite': dict(num_hidden_layers=6)
+  | LATENT
+  | {k: v for k, v in DEEP.items() if 'dense' not in k},
+  'mixtral': dict(
+    num_hidden_layers=5,
+    head_dim=6,
+    num_local_experts=4,
+    num_experts_per_tok=2,
+    sliding_window=5,
+  ),
+  'granite': dict(
+    num_hidden_layers=5,
+    head_dim=6,
+    embedding_multiplier=3.0,
+    attention_multiplier=0.2,
+    residual_multiplier=0.6,
+    logits_scaling=1.5,
+    mlp_bias=True,
+  ),
+}
+DENSE = 'glm4', 'qwen3_5_text', 'hunyuan_v1_dense', 'ministral3', 'apertus'
+SLOW = 'minimax_m2', 'hunyuan_v1_dense', 'apertus'
+EXPERTS = [n for n in FAMILIES if n not in DENSE]
+
+
+def config(name: str, split: bool = False, **runtime):
+  """Returns a config; split: heads that a tensor axis of 2 divides."""
+  shared = SHARED | ({'num_key_value_heads': 2} if split else {})
+  h = shared | (FAMILIES | ALIKE)[name] | {'model_type': name}
+  return families.from_hf(h, **runtime)
