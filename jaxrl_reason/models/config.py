@@ -73,7 +73,8 @@ class Config:
   out_gate: bool = False
   # Layers with the gated delta rule in place of attention (`parts.delta`):
   # their indices, heads of queries and keys, heads of values for each of those,
-  # widths, and the taps of the convolution.
+  # widths, and the taps of the convolution. Keys of width 0: a short
+  # convolution alone (LFM2).
   delta_layers: tuple[int, ...] = ()
   delta_heads: int = 0
   delta_groups: int = 0

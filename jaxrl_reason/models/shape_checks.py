@@ -167,11 +167,16 @@ def _check_delta(c: Any) -> None:
         f'model.delta_{unused[0]} has no effect: model.delta_layers is empty'
       )
     return
-  wrong = next((k for k, n in sizes.items() if n < 1 + (k == 'taps')), None)
+  least = dict.fromkeys(sizes, 1) | {'taps': 2, 'key_dim': 0}
+  wrong = next((k for k, n in sizes.items() if n < least[k]), None)
   if wrong:
     raise ValueError(
-      f'model.delta_{wrong}={sizes[wrong]} must be at least '
-      f'{1 + (wrong == "taps")}'
+      f'model.delta_{wrong}={sizes[wrong]} must be at least {least[wrong]}'
+    )
+  if not c.delta_key_dim and (c.delta_groups > 1 or c.delta_split):
+    raise ValueError(
+      'model.delta_groups and delta_split have no effect: '
+      'model.delta_key_dim=0, a convolution alone'
     )
   which = c.delta_layers
   if list(which) != sorted({*which} & {*range(c.layers)}):

@@ -68,6 +68,8 @@ def _delta(c: Config, depth: float) -> dict:
   d, k, g = c.width, c.delta_heads, c.delta_groups
   h, u = c.delta_key_dim, c.delta_value_dim
   axes, out = ('embed', 'heads', None), k * g * u
+  if not h:
+    return _convolution(c, depth)
   parts = {'qkvz': 2 * h + 2 * g * u, 'ba': 2 * g}
   if c.delta_split:
     parts = {'q': h, 'k': h, 'v': g * u, 'z': g * u, 'share': g, 'step': g}
@@ -81,6 +83,20 @@ def _delta(c: Config, depth: float) -> dict:
     'out_norm': spec.Spec((u,), (None,), 'ones'),
     'o': spec.Spec(
       (k * g, u, d), ('heads', None, 'embed'), scale=depth * out**-0.5
+    ),
+  }
+
+
+def _convolution(c: Config, depth: float) -> dict:
+  """Returns the specs of the weights of `parts.delta` without keys."""
+  d, k, u = c.width, c.delta_heads, c.delta_value_dim
+  part = spec.Spec((d, k, u), ('embed', 'heads', None), fan_in=d)
+  shape = k * u, c.delta_taps
+  return {
+    **dict.fromkeys(('k', 'z', 'v'), part),
+    'conv': spec.Spec(shape, (None, None), fan_in=c.delta_taps),
+    'o': spec.Spec(
+      (k, u, d), ('heads', None, 'embed'), scale=depth * (k * u) ** -0.5
     ),
   }
 
@@ -232,6 +248,8 @@ def _delta_weights(c: Config) -> float:
   the delta rule: projections, and three products of a head with its state.
   """
   values = c.delta_heads * c.delta_groups * c.delta_value_dim
+  if not c.delta_key_dim:
+    return values * (4 * c.width + c.delta_taps)
   mixed = 2 * c.delta_heads * c.delta_key_dim + values
   projections = c.width * (mixed + 2 * values)
   projections += c.width * 2 * c.delta_heads * c.delta_groups

@@ -67,6 +67,11 @@ def _llama3(*row: int, factor: float = 8.0, tied: bool = False) -> Config:
   )
 
 
+def _lfm2(width: int, mlp: int, heads: int) -> Config:
+  row = 16, width, mlp, heads, 8, 64, 65_536
+  return _make('lfm2', row, full_attn_idxs=[2, 5, 8, 10, 12, 14])
+
+
 def _smollm2(*row: int, theta: float = 1e5) -> Config:
   return _make(
     'llama',
@@ -213,6 +218,9 @@ ZOO = {
   'smollm3-3b': _make(
     'smollm3', (36, 2048, 11_008, 16, 4, 128, 128_256), rope_theta=5e6
   ),
+  'lfm2-350m': _lfm2(1024, 6656, 16),
+  'lfm2-700m': _lfm2(1536, 10_240, 24),
+  'lfm2-1.2b': _lfm2(2048, 12_288, 32),
 }
 ZOO |= {
   'deepseek-r1': ZOO['deepseek-v3'],

@@ -96,6 +96,12 @@ FAMILIES['qwen3_5_text'] = {
   for key, value in FAMILIES['qwen3_next'].items()
   if 'expert' not in key
 }
+FAMILIES['lfm2'] = dict(
+  num_hidden_layers=5,
+  head_dim=6,
+  full_attn_idxs=[1, 4],
+  block_multiple_of=5,
+)
 # Other families have the same kinds of layers, so one test is enough.
 ALIKE = {
   'olmo3': dict(num_hidden_layers=5, head_dim=6, sliding_window=5),
@@ -140,7 +146,14 @@ ALIKE = {
     mlp_bias=True,
   ),
 }
-DENSE = 'glm4', 'qwen3_5_text', 'hunyuan_v1_dense', 'ministral3', 'apertus'
+DENSE = (
+  'lfm2',
+  'glm4',
+  'qwen3_5_text',
+  'hunyuan_v1_dense',
+  'ministral3',
+  'apertus',
+)
 SLOW = 'minimax_m2', 'hunyuan_v1_dense', 'apertus'
 EXPERTS = [n for n in FAMILIES if n not in DENSE]
 

@@ -299,6 +299,17 @@ CASES = {
     ),
   ),
   'apertus': ('Apertus', dict(rope_parameters=LLAMA3)),
+  'lfm2': (
+    'Lfm2',
+    dict(
+      num_hidden_layers=5,
+      head_dim=12,
+      vocab_size=70,
+      layer_types=['conv', 'conv', FULL, 'conv', 'conv'],
+      block_multiple_of=10,
+      block_ffn_dim_multiplier=1.3,
+    ),
+  ),
   'gpt_oss': (
     'GptOss',
     dict(
@@ -357,6 +368,9 @@ ODD_CASES['deepseek_v3'] = dict(
 )
 ODD_CASES['glm4_moe_lite'] = dict(num_key_value_heads=3, q_lora_rank=None)
 ODD_CASES['minimax_m2'] = dict(rotary_dim=8)
+ODD_CASES['lfm2'] = dict(
+  full_attn_idxs=[1, 4], conv_L_cache=5, tie_word_embeddings=False
+)
 ODD_CASES['smollm3'] = dict(no_rope_layer_interval=4)
 
 

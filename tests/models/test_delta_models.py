@@ -26,6 +26,9 @@ DELTA = dict(
   delta_taps=3,
   norm_eps=0.1,  # as in hf_models: what is recalled may be next to nothing
 )
+CONVOLUTION = dict(
+  delta_heads=2, delta_groups=1, delta_value_dim=5, delta_taps=4
+)
 # Two periods of three layers, and one of another.
 SEVEN = DELTA | dict(layers=7, delta_layers=(0, 1, 3, 4, 6))
 
@@ -82,9 +85,12 @@ def test_a_slot_begins_its_next_row_with_the_state_of_the_prompt(
     assert (a == b).all(axis=(-1, -2)).mean() > 0.99
 
 
-def test_turns_continue_from_the_state():
+@pytest.mark.parametrize(
+  'kind', [DELTA, pytest.param(CONVOLUTION, marks=pytest.mark.slow)]
+)
+def test_turns_continue_from_the_state(kind):
   """Rows that wait, observations of several lengths, and whole rows agree."""
-  _, model, params = small_model(**DELTA, layers=3, delta_layers=(0, 1))
+  _, model, params = small_model(**kind, layers=3, delta_layers=(0, 1))
   tokens = jax.random.randint(jax.random.key(1), (2, P + 8), 3, 16)
   valid = np.arange(P) >= P - np.array([[10], [6]])
   whole = np.concatenate([valid, np.ones((2, 8), bool)], 1)
@@ -194,6 +200,7 @@ def test_a_deeper_model_of_the_same_pattern_has_a_program_of_equal_size():
     (dict(delta_layers=tuple(range(7))), 'must leave a layer with attention'),
     (dict(delta_taps=1), 'delta_taps=1 must be at least 2'),
     (dict(delta_groups=0), 'delta_groups=0 must be at least 1'),
+    (dict(delta_key_dim=0), 'delta_split have no effect: model.delta_key_dim'),
     (dict(windows=(4,) * 7), 'combined with windows'),
     (dict(rope_of_layer=(0,) * 7), 'or rope_of_layer'),
   ],
@@ -202,6 +209,15 @@ def test_incompatible_settings_are_refused(changes, said):
   c = small_config(**SEVEN)
   with pytest.raises(ValueError, match=said):
     dataclasses.replace(c, **changes)
+
+
+def test_a_convolution_multiplies_by_all_its_weights():
+  c, model, params = small_model(
+    **CONVOLUTION, layers=3, delta_layers=(0, 2), qk_norm=False, bias=False
+  )
+  norms = c.width * (2 * c.layers + 1)
+  weights = trees.n_params(params) - norms
+  assert c.tied and model.flops_per_token(0) == 2 * weights
 
 
 def test_state_layers_support_neither_fork_nor_steering():
@@ -228,6 +244,21 @@ def test_invalid_config_files_are_named():
     (dict(full_attention_interval=0), 'full_attention_interval=0'),
     (dict(mlp_only_layers=[1]), 'mlp_only_layers'),
     (dict(hidden_act='gelu_pytorch_tanh'), 'hidden_act'),
+  ):
+    with pytest.raises(ValueError, match=said):
+      families.from_hf(h | changes)
+  h |= dict(model_type='lfm2', head_dim=None)
+  assert families.from_hf(h | dict(full_attn_idxs=[1])).delta_layers == (
+    0,
+    2,
+    3,
+  )
+  for changes, said in (
+    (dict(conv_bias=True), 'conv_bias is not supported'),
+    (dict(full_attn_idxs=[]), 'must leave a layer with attention'),
+    (dict(layer_types=['conv', linear, full, full]), r"layer_types\[1\]='lin"),
+    (dict(full_attn_idxs=[0], conv_L_cache=1), 'delta_taps=1'),
+    (dict(full_attn_idxs=[0], num_attention_heads=3), 'multiple of num_att'),
   ):
     with pytest.raises(ValueError, match=said):
       families.from_hf(h | changes)

@@ -52,6 +52,9 @@ PUBLISHED = {
   'smollm2-360m': 361_821_120,
   'smollm2-1.7b': 1_711_376_384,
   'smollm3-3b': 3_075_098_624,
+  'lfm2-350m': 354_483_968,
+  'lfm2-700m': 742_489_344,
+  'lfm2-1.2b': 1_170_340_608,
   # Of the text model: without 416,866,032 of a tower for images and its
   # projection.
   'gemma-3-4b': 4_300_079_472 - 416_866_032 - 1152 * 2561,
@@ -101,6 +104,7 @@ NUMERICS = {
   'smollm2-1.7b': (1.3e5, 1e-5),
   'smollm2': (1e5, 1e-5),
   'smollm3': (5e6, 1e-6),
+  'lfm2': (1e6, 1e-5),
   'deepseek-r1-distill-qwen-1.5b': (1e4, 1e-6),
   'deepseek-r1-distill-qwen-7b': (1e4, 1e-6),
   'deepseek-r1-distill-qwen': (1e6, 1e-5),

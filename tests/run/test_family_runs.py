@@ -14,6 +14,7 @@ CHANGES = {
   'glm4_moe': {},
   'deepseek_v3': {},
   'qwen3_next': {},
+  'lfm2': {},
 }
 
 
@@ -38,7 +39,7 @@ def test_a_run_from_a_folder_and_back(name, tmp_path):
     epochs=1,
     minibatches=1,
     padding='packed:96',
-    replay_routes=True,
+    replay_routes=name != 'lfm2',
   )
   c.rl.optimizer.lr = 1e-2
   # By chance: no random weights answer right, and equal rewards move nothing.
@@ -56,7 +57,8 @@ def test_a_run_from_a_folder_and_back(name, tmp_path):
     assert after[tensor].dtype == ('float32' if wide else x.dtype), tensor
     assert x.shape == after[tensor].shape
   moved = [n for n in before if (before[n] != after[n]).any()]
-  assert any('experts' in n for n in moved), moved
+  kind = 'conv.conv' if name == 'lfm2' else 'experts'
+  assert any(kind in n for n in moved), moved
   again = hf_models.transformers.AutoModelForCausalLM.from_pretrained(
     tmp_path / 'out'
   )

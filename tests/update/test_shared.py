@@ -168,6 +168,13 @@ MODELS = {
     delta_taps=3,
     norm_eps=0.1,
   ),
+  'convolution': dict(
+    delta_layers=(0, 2),
+    delta_heads=2,
+    delta_groups=1,
+    delta_value_dim=5,
+    delta_taps=4,
+  ),
   'sandwich norms': dict(norm_place='sandwich', norm_offset=1.0),
 }
 

@@ -38,6 +38,7 @@ from jaxrl_reason.models.families import (
   gpt_oss,
   granite,
   hunyuan_v1_dense,
+  lfm2,
   llama,
   minimax_m2,
   ministral3,
@@ -96,6 +97,7 @@ FAMILIES = {
   'hunyuan_v1_dense': hunyuan_v1_dense,
   'ministral3': ministral3,
   'apertus': apertus,
+  'lfm2': lfm2,
   'qwen3_5_text': qwen3_5,
   'qwen3_5_moe_text': qwen3_5_moe,
 }

@@ -19,6 +19,10 @@ independent.
 
 K heads of queries and keys, of width H, G heads of values for each, of width U.
 W = 2 H + G U features of a head pass through the convolution.
+
+If H is 0, there is no matrix, and the layer is a short convolution (LFM2):
+o_t = c_t conv(b v)_t, with projections b, v and c of x. The state is then the
+last inputs of the convolution alone.
 """
 
 import functools
@@ -33,7 +37,7 @@ from jaxrl_reason.models.parts import attention, layers
 
 CHUNK = 64  # tokens: a system of 64 unknowns fills a TPU's 128 x 128 as well
 EPS = 1e-6  # in the norms of q and k
-NAME = 'log_decay'  # a weight that only layers of this kind have
+NAME = 'conv'  # a weight that only layers of this kind have
 
 
 @struct.dataclass
@@ -41,16 +45,18 @@ class State:
   """State of a layer for rows [N]."""
 
   inputs: jax.Array  # [N,taps - 1,K,W], the convolution's last inputs
-  memory: jax.Array  # f32 [N,K,G,H,U]
+  memory: jax.Array | None  # f32 [N,K,G,H,U]; None: a convolution alone
 
 
 @struct.dataclass
 class Heads:
-  """Per-token inputs of the rule, for tokens [...]."""
+  """Per-token inputs of the rule, for tokens [...]. A convolution alone has
+  the first.
+  """
 
   mixed: jax.Array  # [...,K,W], inputs of the convolution
-  decay: jax.Array  # f32 [...,K,G], g
-  share: jax.Array  # f32 [...,K,G], b
+  decay: jax.Array | None = None  # f32 [...,K,G], g
+  share: jax.Array | None = None  # f32 [...,K,G], b
 
 
 def empty(rows: int, c: Any) -> State:
@@ -59,14 +65,17 @@ def empty(rows: int, c: Any) -> State:
   width = 2 * c.delta_key_dim + g * c.delta_value_dim
   inputs = jnp.zeros((rows, c.delta_taps - 1, k, width), c.dtype)
   shape = rows, k, g, c.delta_key_dim, c.delta_value_dim
-  memory = jnp.zeros(shape, jnp.float32)
+  memory = jnp.zeros(shape, jnp.float32) if c.delta_key_dim else None
   return jax.tree.map(sharding.rows, State(inputs, memory))
 
 
 def heads_of(x: jax.Array, p: dict, c: Any) -> tuple[Heads, jax.Array]:
   """Computes the rule's inputs for tokens x [...,D], and the gates [...,K,G,U]
-  of its output.
+  of its output; of a convolution alone [...,K,U].
   """
+  if not c.delta_key_dim:
+    k, z, v = (layers.dense(x, p[name]) for name in ('k', 'z', 'v'))
+    return Heads(k * v), z
 
   def projected(*names):
     return jnp.concatenate([layers.dense(x, p[n]) for n in names], axis=-1)
@@ -100,8 +109,10 @@ def taps(p: dict, c: Any) -> jax.Array:
 
 def gated(out: jax.Array, gate: jax.Array, p: dict, c: Any) -> jax.Array:
   """Normalizes the heads' output, f32 [...,K,G,U], and multiplies it by the
-  SiLU of the gates.
+  SiLU of the gates; the output of a convolution alone by the gates themselves.
   """
+  if not c.delta_key_dim:
+    return (out * gate.astype(jnp.float32)).astype(gate.dtype)
   y = layers.rms_norm(out, p['out_norm'], c.norm_eps)
   return (y * jax.nn.silu(gate.astype(jnp.float32))).astype(gate.dtype)
 
@@ -247,7 +258,8 @@ def over_rows(
     state: before the first column.
 
   Returns:
-    (f32 [N,T,K,G,U], the state after the last column).
+    (f32 [N,T,K,G,U], or [N,T,K,U] of a convolution alone; the state after the
+    last column).
   """
   # The recurrence cannot be split over a context axis.
   heads = jax.tree.map(sharding.gathered, heads)
@@ -257,15 +269,17 @@ def over_rows(
 
 
 def _passed(heads, weights, real, run, c, state):
-  mixed, *rates = (
-    jnp.where(real.reshape(*real.shape, *[1] * (x.ndim - 2)), x, 0)
-    for x in (heads.mixed, heads.decay, heads.share)
+  heads = jax.tree.map(
+    lambda x: jnp.where(real.reshape(*real.shape, *[1] * (x.ndim - 2)), x, 0),
+    heads,
   )
   n = state.inputs.shape[1]
-  inputs = jnp.concatenate([state.inputs, mixed], axis=1)
+  inputs = jnp.concatenate([state.inputs, heads.mixed], axis=1)
   runs = jnp.pad(run, ((0, 0), (n, 0)))
-  parts = _parts(_convolved(inputs, runs, weights), c)
-  out, memory = _rule(*parts, *rates, run, state.memory)
+  out, memory = _convolved(inputs, runs, weights), None
+  if c.delta_key_dim:
+    rates = heads.decay, heads.share
+    out, memory = _rule(*_parts(out, c), *rates, run, state.memory)
   # The next token must not read inputs of an earlier sequence.
   same = runs[:, -n:] == run[:, -1:]
   inputs = jnp.where(same[..., None, None], inputs[:, -n:], 0)
@@ -281,10 +295,13 @@ def one_token(
     there: bool [S], the rows with a token; the state of others is unchanged.
 
   Returns:
-    (f32 [S,K,G,U], the new state).
+    (f32 [S,K,G,U], or [S,K,U] of a convolution alone; the new state).
   """
   inputs = jnp.concatenate([state.inputs, heads.mixed[:, None]], axis=1)
-  q, k, v = _parts(jnp.sum(inputs * weights, axis=1), c)
+  mixed = jnp.sum(inputs * weights, axis=1)
+  if not c.delta_key_dim:
+    return mixed, chosen(there, State(inputs[:, 1:], None), state)
+  q, k, v = _parts(mixed, c)
   memory = state.memory * jnp.exp(heads.decay)[..., None, None]
   known = _dot('skh,skghu->skgu', k, memory)
   change = (v - known) * heads.share[..., None]
@@ -339,10 +356,10 @@ def decoded(
       adjacent.
 
   Returns:
-    (f32 [S,...,K,G,U], the new own).
+    (f32 [S,...,K,G,U], or [S,...,K,U] of a convolution alone; the new own).
   """
   begins = jnp.any(t.reshape(len(t), -1) == 0, axis=1)
-  repeats = len(t) // len(prompt.memory)
+  repeats = len(t) // len(prompt.inputs)
   of_rows = functools.partial(jnp.repeat, repeats=repeats, axis=0)
   first = jax.tree.map(of_rows, prompt)
   state = chosen(begins, first, own)

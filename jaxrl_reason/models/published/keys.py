@@ -6,6 +6,7 @@ from jaxrl_reason.models.config import Config
 
 SLIDING, FULL = 'sliding_attention', 'full_attention'
 LINEAR = 'linear_attention'  # the gated delta rule
+CONV = 'conv'  # a short convolution
 BASE = {
   'rope_theta': 10_000.0,
   'rms_norm_eps': 1e-6,
@@ -65,7 +66,8 @@ def late_windows(h: dict) -> dict:
 def types_of(c: Config) -> list[str]:
   """Returns the layer_types of a model."""
   out = [SLIDING if c.layer_windows[i] else FULL for i in range(c.layers)]
-  return [LINEAR if i in c.delta_layers else kind for i, kind in enumerate(out)]
+  other = LINEAR if c.delta_key_dim else CONV
+  return [other if i in c.delta_layers else kind for i, kind in enumerate(out)]
 
 
 def write_window(c: Config) -> dict:
@@ -101,7 +103,8 @@ def check_layer_types(h: dict, c: Config) -> None:
       f'num_hidden_layers={c.layers}'
     )
   for i, kind in enumerate(types):
-    known = (LINEAR, FULL) if c.delta_layers else (SLIDING, FULL)
+    other = LINEAR if c.delta_key_dim else CONV
+    known = (other if c.delta_layers else SLIDING, FULL)
     if kind not in known:
       raise ValueError(
         f'config.json: layer_types[{i}]={kind!r} is not supported: choose '

@@ -18,7 +18,6 @@ FAMILIES = {
   'gpt_neox': LAYER_NORM,
   'granitemoehybrid': RECURRENT,
   'kimi_k25': LATENT,
-  'lfm2': 'convolution layers are not supported',
   'llama4': f'{TOWERS}; nor is attention in chunks',
   'llama4_text': 'attention in chunks is not supported',
   'mamba': RECURRENT,
@@ -45,7 +44,6 @@ SIGNS = {
   'layer_norm_eps': LAYER_NORM,
   'mamba_d_state': RECURRENT,
   'ssm_cfg': RECURRENT,
-  'conv_L_cache': 'convolution layers are not supported',
   'index_topk': 'attention to chosen tokens is not supported',
 }
 
