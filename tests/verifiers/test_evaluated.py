@@ -193,6 +193,71 @@ def test_an_evaluated_answer_scores_one(answer, gold, question):
   assert score(answer, gold, question) == 1.0
 
 
+DRESSED = [
+  ('\\sqrt{50}', '5\\sqrt2', 'Simplify $@$.'),
+  ('x^2-4', '(x-2)(x+2)', 'Factor @ completely.'),
+  ('\\frac{x^5}{x^2}', 'x^3', 'Simplify $@$.'),
+  ('2\\begin{pmatrix}1\\\\2\\end{pmatrix}', '(2,4)', 'Compute $@$.'),
+  ('[1,5]\\cup[3,8]', '[1,8]', 'Find the union $@$.'),
+  ('60^\\circ', '\\frac{\\pi}{3}', 'Convert $@$ to radians.'),
+  ('\\sin 2x', '2\\sin x\\cos x', 'Write $@$ by $\\sin x$.'),
+  ('0.75', '\\frac34', 'Write $@$ as a fraction.'),
+  ('\\frac{6}{8}', '\\frac34', 'Simplify $@$.'),
+  ('2\\frac{1}{3}', '\\frac73', 'Write $@$ as an improper fraction.'),
+  ('1400000', '1.4\\times 10^6', 'Express $@$ in scientific notation.'),
+  ('264000+12000', '276,000', 'How much is @ in all?'),
+  ('900000+600000', '1,500,000', 'Find @.'),
+]
+DRESSES = [
+  'x = @', '@ = x', 'A = @ = B', '(@)', '[@]', '\\{@\\}', '-(-(@))',
+  '1\\cdot(@)', '@+0', '(@)+1-1', '(@)^1', '\\frac{@}{1}', '\\frac{2(@)}{2}',
+  '2\\cdot(@)-(@)', '\\sqrt{(@)^2}', '|@|', '\\frac{1}{1/(@)}', '@ = @',
+  '@ \\approx @', '@ (= @)', '@ \\text{ or } @', '@, @', '\\max(@, @)',
+  '(@)\\%\\cdot 100', '@\\text{ units}', '\\$ @', '\\underline{@}', '@ = ?',
+  '\\mathrm{Answer:}\\ @', '\\text{The answer is } @', '\\quad @.', 'x \\in @',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('formula', 'gold', 'question'), DRESSED)
+def test_a_formula_of_the_question_in_any_dress_scores_zero(
+  formula, gold, question
+):
+  example = {'answer': gold, 'prompt': question.replace('@', formula)}
+  for dress in DRESSES:
+    answer = dress.replace('@', formula)
+    for mark in ('\\boxed{%s}', '#### %s', '<answer>%s</answer>', '$%s$'):
+      text = mark.replace('%s', answer)
+      assert math.reward(text, example).score == 0.0, text
+  for answer in (gold, f'x = {gold}', f'({formula}) = {gold}'):
+    assert math.reward(f'\\boxed{{{answer}}}', example).score == 1.0, answer
+
+
+def test_other_notation_of_a_formula_of_the_question_scores_zero():
+  for answer, gold, question in (
+    ('\\{17 \\bmod 5\\}', '2', 'Compute $17 \\bmod 5$.'),
+    ('50^{1/2}', '5\\sqrt2', 'Simplify $\\sqrt{50}$.'),
+    ('|t-3|<5', '(-2,8)', 'Solve $|x-3|<5$.'),
+    ('\\frac{ 6 }{ 8 }', '\\frac34', 'Reduce $\\frac{6}{8}$.'),
+    ('(6)/(8)', '\\frac34', 'Reduce $\\frac{6}{8}$.'),
+    ('6\\div 8', '\\frac34', 'Reduce $\\frac{6}{8}$.'),
+    ('.750', '\\frac34', 'Write 0.75 as a fraction.'),
+    ('1,400,000', '1.4\\times 10^6', 'Write 1400000 in scientific notation.'),
+  ):
+    assert score(answer, gold, question) == 0.0, answer
+    assert score(answer, gold, 'What is it?', evaluated=False) == 1.0, answer
+
+
+def test_the_last_operand_of_a_formula_is_not_an_answer():
+  for text, gold in (
+    ('<answer>The answer is 20-10</answer>', '10'),
+    ('#### so it is $6000-3000=?', '3000'),
+    ('Is it e^{\\ln 18}', '18'),
+    ('It must be \\gcd(96,48)', '48'),
+  ):
+    assert math.grade(text, gold).score == 0.0, text
+  assert math.verify('So she has $20-$10 = $10 left.', '10')
+
+
 def test_without_the_check_every_equal_answer_scores_one():
   for answer, gold, question in (
     ('7-3', '4', None),

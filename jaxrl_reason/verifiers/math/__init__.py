@@ -17,7 +17,12 @@ compared.
 
 from jaxrl_reason.verifiers import fields, thoughts
 from jaxrl_reason.verifiers.math import extraction, prose
-from jaxrl_reason.verifiers.math.expr import answers, evaluated, words
+from jaxrl_reason.verifiers.math.expr import (
+  answers,
+  evaluated,
+  restated,
+  words,
+)
 from jaxrl_reason.verifiers.verdict import Verdict
 
 __all__ = ['grade', 'reward', 'verify']
@@ -123,6 +128,6 @@ def checked(
   if numeric and not evaluated.is_evaluated(answer, gold):
     return Verdict(0.0, 'parsed', answer, NOT_EVALUATED)
   question = example.get('prompt')
-  if isinstance(question, str) and evaluated.restates(answer, gold, question):
+  if isinstance(question, str) and restated.restates(answer, gold, question):
     return Verdict(0.0, 'parsed', answer, RESTATES)
   return verdict

@@ -85,6 +85,14 @@ DATE = re.compile(rf'\b{words.DATE}\b')
 MEASURED = re.compile(
   r'(?<![\w.])[0-9]+ ([a-z]{3,}),?(?: and)? [0-9]+ ([a-z]{3,})\b'
 )
+# The number behind it is an operand or an argument: 20 - 10, e^{\ln 18}.
+OPERAND = re.compile(
+  r'(?:[0-9)}\]%]\s?(?:[-+*/×÷]|\\(?:cdot|times|div))\s?\\?\$?'
+  r'|[_^{]\{|[_^]|\\(?:ln|log|sin|cos|tan|gcd|lcm|sqrt|exp)\W{0,2}(?:[0-9]+,)?'
+  r'|\}\{)$'
+)
+FACTORIAL = re.compile(r'!\s*=')
+MAX_OPERATOR = 20  # characters before a number that may be its operator
 MAX_CHOICES = 80  # characters of a line of choices
 BETWEEN_BOLD = re.compile(r'\*\*([\s,]*(?:(?:or|and)[\s,]*)?)\*\*')
 # Text around a box in a box, such as "x = ", is not another answer.
@@ -268,12 +276,21 @@ def best_part(text: str, which: int) -> str | None:
   last = None
   for match in prose.NUMBER.finditer(text):
     last = match
+  if last and _is_operand(text, last):
+    return None
   for several in (*DATE.finditer(text), *MEASURED.finditer(text)):
     if last and several.start() <= last.start() < several.end():
       last = several if _is_one_value(several) else last
   return last and second_guesses.with_others(
     text, last.start(), last.end(), last[0]
   )
+
+
+def _is_operand(text: str, match: re.Match) -> bool:
+  """Returns whether a number is a part of a formula, as in 20 - 10 and 2! =."""
+  start = max(match.start() - MAX_OPERATOR, 0)
+  before = OPERAND.search(text, start, match.start())
+  return bool(before or FACTORIAL.match(text, match.end()))
 
 
 def _is_one_value(match: re.Match) -> bool:

@@ -15,6 +15,7 @@
   proportional    equations that differ by a factor
   chains, solved  the values of a chain of sides; solved equations
   evaluated       checks that an answer is evaluated
+  restated        checks that an answer is not a formula of the question
   chance, steps   secret primes and points; points where floors jump
   compare         equality of two answers
   words           answers that are text, choices, dates or clock times

@@ -38,11 +38,11 @@ def values(equation: Node, budget: Budget) -> list[Node]:
     del sides[-1], operators[-1]
   if ROUNDED & set(operators):
     return _rounded(sides, operators, budget)
-  if not (first or last) and names(equation):
-    return []
-  if last and not all(scalars.equal(sides[0], s, budget) for s in sides[1:]):
-    return []
-  return [sides[-1]]
+  named = not (first or last) and names(equation)  # x^2 - 4 = (x - 2)(x + 2)
+  agree = not (named or last) or all(
+    scalars.equal(sides[0], s, budget) for s in sides[1:]
+  )
+  return [sides[-1]] if agree else []
 
 
 def _is_label(node: Node) -> bool:

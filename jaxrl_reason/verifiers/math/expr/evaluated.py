@@ -1,13 +1,8 @@
-r"""Checks that an answer is evaluated, and does not repeat the problem.
+r"""Checks that an answer is evaluated.
 
-`\log_4 16` equals 2, but it is the problem of a question, not its answer. There
-are two checks of answers that equal the gold answer:
-
-  is_evaluated   if the gold answer is numeric, the answer is a numeral, a
-                 fraction or a surd, without operations on rational numbers
-  restates       the answer is a formula of the question, and the gold answer
-                 is another formula; a number only if the question asks for
-                 another form of it
+`\log_4 16` equals 2, but it is the problem of a question, not its answer. If
+the gold answer is numeric, an answer that equals it must be a numeral, a
+fraction or a surd, without operations on rational numbers.
 """
 
 import re
@@ -16,15 +11,11 @@ from jaxrl_reason.verifiers.math.expr import (
   forms,
   scalars,
   sets,
-  units,
-  vocabulary,
   words,
 )
 from jaxrl_reason.verifiers.math.expr.exact import Exact
 from jaxrl_reason.verifiers.math.expr.nodes import (
   MAX_CHARS,
-  ONE,
-  ZERO,
   Budget,
   Limit,
   Node,
@@ -38,35 +29,16 @@ from jaxrl_reason.verifiers.math.expr.text import clean
 from jaxrl_reason.verifiers.math.expr.tree_walk import Outside
 
 LARGE = 10**6  # from here on 2^100, 20! and C(50, 6) may stay
-MAX_FORMULAS = 40  # largest number of formulas of a question
 DEGREE = '°'
 LITERALS = frozenset(('num', 'dec'))
 ORDERED = frozenset(('add', 'mul'))
-SPACES = re.compile(
-  r'[\s${}]+|\\[,;:! ]|\\(?:left|right|displaystyle)(?![a-z])'
-)
 FOLDED = re.compile(r'mod|!!')  # the parser computes 17 mod 5 and 7!!
-FORMULA = re.compile(
-  r'\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]', re.S
+# Between the sides of chains and the items of lists.
+SEPARATOR = re.compile(
+  r'=|\\(?:approx|simeq|sim)(?![a-z])|≈|\\text\s*\{\s*or\s*\}|\bor\b'
+  r'|;|,(?![0-9]{3})'
 )
-# Words of a question, between which there are formulas without dollars.
-WORD = re.compile(
-  rf'(?<![^\s,.;:?!(])(?!(?:{"|".join(vocabulary.FUNCTIONS)})\b)'
-  r"(?:[A-Za-z]{2,}(?:['’-][A-Za-z]+)*|[aAI])(?![^\s,.;:?!)])"
-)
-# Before a number, or anywhere: the question asks for another form of it.
-ASKED = re.compile(
-  r'\b(?:what is|compute|evaluate|calculate|find|determine)\s*'
-  r'(?:the (?:exact )?(?:value|form) of\s*)?[\s$(\\\[]*$',
-  re.I,
-)
-NEW_FORM = re.compile(
-  r'fraction|decimal|percent|mixed number|simpl|lowest terms'
-  r'|\b(?:reduce|convert|express|rewrite|write)\b',
-  re.I,
-)
-NUMBER_DRESS = re.compile(r'\\text[a-zA-Z]*|^[(\[+]+|[)\]]+$')
-NEUTRAL = {'add': ZERO, 'mul': ONE, 'div': ONE, 'pow': ONE}
+DIGIT = re.compile('[0-9]')
 
 
 def is_evaluated(answer: str, gold: str) -> bool:
@@ -74,12 +46,12 @@ def is_evaluated(answer: str, gold: str) -> bool:
 
   True if the gold answer is not numeric, or not evaluated.
   """
-  trees = _tree(answer), _tree(gold)
+  trees = tree_of(answer), tree_of(gold)
   if None in trees:
     return True
   if names(trees[0]) and not names(trees[1]):
-    trees = _tree(answer, letters=True), trees[1]  # the K of 5 K
-  if trees[0].kind == 'num' and FOLDED.search(answer):
+    trees = tree_of(answer, letters=True), trees[1]  # the K of 5 K
+  if FOLDED.search(answer) and _is_folded(answer, trees[0]):
     return bool(FOLDED.search(gold))
   if _joins_sets(trees[0]) and not trees[1].has('setop'):
     return False
@@ -94,32 +66,20 @@ def is_evaluated(answer: str, gold: str) -> bool:
   return all(style.is_final(node) for node in values)
 
 
-def restates(answer: str, gold: str, question: str) -> bool:
-  """Returns whether an answer is a formula of the question and not the gold."""
-  restated, gold_tree = _tree(answer), _tree(gold)
-  if restated is None or gold_tree is None:
+def segments(text: str) -> list[str]:
+  """Returns the sides of a chain and the items of a list that have a digit."""
+  return [part for part in SEPARATOR.split(clean(text)) if DIGIT.search(part)]
+
+
+def _is_folded(answer: str, tree: Node) -> bool:
+  """Returns whether each value is such as 17 mod 5, which the parser computes.
+
+  n = 2 (mod 5) is a class of numbers.
+  """
+  chain = tree.kind == 'rel' and set(tree.value) <= forms.EQUALITY
+  if not (chain or tree.kind in ('num', 'seq')):
     return False
-  restated, gold_tree = forms.tidy(_core(restated), _core(gold_tree))
-  restated, gold_tree = canonical(restated), canonical(gold_tree)
-  if restated == gold_tree or restated.kind in ('sym', 'const'):
-    return False
-  question = question[-MAX_CHARS:]
-  value = _rational(restated)
-  is_number = value is not None and _is_numeral(restated, value)
-  written = _squashed(clean(answer))
-  if is_number:
-    written = NUMBER_DRESS.sub('', written.rsplit('=', 1)[-1])
-  stands = written in _squashed(question)
-  if is_number and not stands:
-    return False  # 3.5 if the question has 3 1/2
-  if stands and not is_number:
-    return True
-  new_form = NEW_FORM.search(question)
-  return any(
-    restated == formula
-    and (not is_number or new_form or ASKED.search(question[:start]))
-    for start, formula in _formulas(question)
-  )
+  return all(FOLDED.search(part) for part in segments(answer))
 
 
 def _joins_sets(node: Node) -> bool:
@@ -130,7 +90,7 @@ def _joins_sets(node: Node) -> bool:
   )
 
 
-def _tree(text: str, *, letters: bool = False) -> Node | None:
+def tree_of(text: str, *, letters: bool = False) -> Node | None:
   text = clean(text)
   if len(text) > MAX_CHARS or words.is_text(text):
     return None
@@ -140,85 +100,18 @@ def _tree(text: str, *, letters: bool = False) -> Node | None:
     return None
 
 
-def _squashed(text: str) -> str:
-  """Removes spacing and braces, and the size of fractions."""
-  return SPACES.sub('', text).replace('dfrac', 'frac').replace('tfrac', 'frac')
-
-
-def _formulas(question: str):
-  """Yields (position, tree) of formulas and of the sides of relations."""
-  for start, text in _spans(question):
-    tree = _tree(text)
-    if tree is not None:
-      sides = tree.args if forms.is_equation(tree) else ()
-      for node in (tree, *sides):
-        yield start, canonical(_without_units(node))
-
-
-def _spans(question: str) -> list[tuple[int, str]]:
-  """Returns marked formulas, and all texts between words, with positions."""
-  marked = [
-    (match.start(), next(group for group in match.groups() if group))
-    for match in FORMULA.finditer(question)
-  ]
-  matches = list(WORD.finditer(question))
-  ends = [0, *(match.end() for match in matches)]
-  starts = [*(match.start() for match in matches), None]
-  between = [(a, question[a:b].strip(' ,;:.?!')) for a, b in zip(ends, starts)]
-  return [*marked, *(span for span in between if span[1])][-MAX_FORMULAS:]
-
-
-def canonical(node: Node) -> Node:
-  """Returns a tree whose sums and products are flat and sorted.
-
-  Zeros of sums, factors and divisors of 1, and counted things are removed.
-  """
-  args = [canonical(arg) for arg in node.args]
-  if node.kind in ORDERED:
-    args = [
-      part
-      for arg in args
-      for part in (arg.args if arg.kind == node.kind else (arg,))
-    ]
-    args = [arg for arg in args if not _is_neutral(arg, node.kind)] or args[:1]
-    args.sort(key=repr)
-  if node.kind == 'neg' and args[0].kind == 'num':
-    return number(-args[0].value)
-  if node.kind in NEUTRAL and (args[1:] == [] or args[1] == NEUTRAL[node.kind]):
-    return args[0]
-  if node.kind == 'rel' and all(op in sets.FLIPPED for op in node.value):
-    flipped = tuple(sets.FLIPPED[op] for op in reversed(node.value))
-    mirrored = node._replace(args=tuple(reversed(args)), value=flipped)
-    return min(mirrored, node._replace(args=tuple(args)), key=repr)
-  return node._replace(args=tuple(args))
-
-
-def _is_neutral(node: Node, kind: str) -> bool:
-  vague = node.kind == 'unit' and node.value == units.VAGUE
-  return node == NEUTRAL[kind] or (kind == 'mul' and vague)
-
-
-def _core(node: Node) -> Node:
-  """Returns the value of `x = 5 cm` and of `7 - 2 = 5`: 5."""
-  if forms.is_equation(node):
-    left = node.args[0]
-    if forms.is_name(left) or not names(left):
-      node = node.args[-1]
-  return _without_units(node)
-
-
-def _without_units(node: Node) -> Node:
+def without_units(node: Node) -> Node:
   """Removes the units that multiply the whole value."""
   if node.kind == 'mul':
-    kept = tuple(arg for arg in node.args if not _is_unit(arg))
+    kept = tuple(arg for arg in node.args if not is_unit(arg))
     if kept and len(kept) < len(node.args):
       return kept[0] if len(kept) == 1 else node._replace(args=kept)
-  if node.kind == 'div' and _is_unit(node.args[1]):
-    return _without_units(node.args[0])
+  if node.kind == 'div' and is_unit(node.args[1]):
+    return without_units(node.args[0])
   return node
 
 
-def _is_unit(node: Node) -> bool:
+def is_unit(node: Node) -> bool:
   inner = node.args[0] if node.kind in ('pow', 'mul') else node
   return inner.kind == 'unit' and inner.value != DEGREE
 
@@ -237,7 +130,7 @@ def _values(node: Node) -> list[Node]:
     return [value for arg in node.args for value in _values(arg)]
   if node.kind == 'builder' or (node.kind == 'const' and node.value != 'inf'):
     return [] if node.kind == 'builder' else [node]
-  return [_without_units(node)]
+  return [without_units(node)]
 
 
 class Style:
@@ -245,13 +138,13 @@ class Style:
 
   def __init__(self, wanted: list[Node]):
     self.calls = any(node.has('call', 'opaque') for node in wanted)
-    self.rational = all(_rational(node) is not None for node in wanted)
+    self.rational = all(rational(node) is not None for node in wanted)
     self.digits = {str(node.value) for node in wanted if node.kind == 'num'}
     self.bases = any(node.has('base') for node in wanted)
 
   def is_final(self, node: Node) -> bool:
     """Returns whether a value is a numeral or an evaluated surd."""
-    node = _without_units(node)
+    node = without_units(node)
     if names(node):
       return False
     if node.kind in ('neg', 'pm'):
@@ -263,9 +156,9 @@ class Style:
       )
     if node.kind == 'add' and all(scalars.units_of(a) for a in node.args):
       return all(self.is_final(arg) for arg in node.args)  # 3 h 20 min
-    value = _rational(scalars.without_units(node))
+    value = rational(scalars.without_units(node))
     if value is not None:
-      return _is_numeral(node, value)
+      return is_numeral(node, value)
     if node.kind in ('const', 'unit', 'time', 'ratio'):
       return True
     return not self.rational and self._is_surd(node)
@@ -278,7 +171,7 @@ class Style:
       return False
     if node.kind not in ORDERED:
       return node.kind == 'pow' or all(_is_written_out(a) for a in node.args)
-    exact = [arg for arg in node.args if _rational(arg) is not None]
+    exact = [arg for arg in node.args if rational(arg) is not None]
     return len(exact) < 2 and all(_is_written_out(arg) for arg in exact)
 
 
@@ -289,16 +182,16 @@ def _is_open_product(node: Node) -> bool:
     imaginary = [arg for arg in node.args if 'i' in names(arg, 'const')]
     return bool(sums) or len(imaginary) > 1
   if node.kind == 'pow':
-    return node.args[0].kind == 'add' and _rational(node.args[1]) is not None
+    return node.args[0].kind == 'add' and rational(node.args[1]) is not None
   return node.kind == 'mul' and len(sums) > 1
 
 
 def _is_written_out(node: Node) -> bool:
-  value = _rational(node)
-  return value is None or _is_numeral(node, value)
+  value = rational(node)
+  return value is None or is_numeral(node, value)
 
 
-def _rational(node: Node):
+def rational(node: Node):
   """Returns the exact value of a node; None if it is not rational."""
   try:
     return Exact(Budget()).value(node)
@@ -306,7 +199,7 @@ def _rational(node: Node):
     return None
 
 
-def _is_numeral(node: Node, value) -> bool:
+def is_numeral(node: Node, value) -> bool:
   """Returns whether a rational value is written as a number.
 
   A fraction has two literals and no integer value. A power of ten, with a
@@ -314,7 +207,7 @@ def _is_numeral(node: Node, value) -> bool:
   factorials, binomials and their products.
   """
   if node.kind == 'neg':
-    return _is_numeral(node.args[0], -value)
+    return is_numeral(node.args[0], -value)
   if node.kind in LITERALS or node.kind == 'unit':
     return True
   if node.kind in ('div', 'ratio'):
@@ -323,13 +216,14 @@ def _is_numeral(node: Node, value) -> bool:
   if node.kind == 'pow' and node.args[0] == number(10):
     return _is_literal(node.args[1])
   if node.kind == 'mul':
-    parts = [a for a in node.args if not _is_unit(a) and a.kind != 'unit']
+    parts = [a for a in node.args if not is_unit(a) and a.kind != 'unit']
     tens = [p for p in parts if p.kind == 'pow' and p.args[0] == number(10)]
     rest = [part for part in parts if part not in tens]
     if len(rest) <= 1 and len(tens) <= 1:
-      return all(_is_numeral(p, _rational(p)) for p in parts)
+      return all(is_numeral(p, rational(p)) for p in parts)
   large = max(abs(value.numerator), value.denominator) >= LARGE
-  return large and node.kind in ('pow', 'mul', 'fact', 'call', 'div')
+  is_product = node.kind in ('pow', 'mul', 'fact', 'call', 'div')
+  return large and is_product and not node.has('add')
 
 
 def _is_literal(node: Node) -> bool:
