@@ -390,7 +390,34 @@ def make(name: str, **others):
   config._attn_implementation = 'eager'
   torch.manual_seed(0)
   kind = kind.removesuffix('Text')
-  model = getattr(transformers, f'{kind}ForCausalLM')(config).eval()
+  return randomized(getattr(transformers, f'{kind}ForCausalLM')(config).eval())
+
+
+def make_with_images():
+  """Makes a Qwen3-VL as `make`, with a tower for images."""
+  text, positions = CASES['qwen3'][1], dict(mrope_section=[3, 3, 2])
+  rope = dict(rope_type='default', rope_theta=1000.0, **positions)
+  tower = dict(
+    depth=1,
+    hidden_size=16,
+    intermediate_size=16,
+    num_heads=2,
+    patch_size=4,
+    out_hidden_size=SHARED['hidden_size'],
+    num_position_embeddings=16,
+    deepstack_visual_indexes=[0],
+  )
+  config = transformers.Qwen3VLConfig(
+    text_config=SHARED | text | dict(rope_parameters=rope), vision_config=tower
+  )
+  config._attn_implementation = 'eager'
+  torch.manual_seed(0)
+  kind = transformers.Qwen3VLForConditionalGeneration
+  return randomized(kind(config).eval())
+
+
+def randomized(model):
+  """Adds random bf16 values to all weights and corrections of choices."""
   with torch.no_grad():
     for p in model.parameters():
       p.copy_((p + 0.15 * torch.randn_like(p)).bfloat16())

@@ -55,6 +55,7 @@ MISTRAL = '', 'language_model.', 'vision_tower.x multi_modal_projector.y'
   [
     ('qwen3_5', 'qwen3_5', *QWEN),
     ('qwen3_5_moe', 'qwen3_5_moe', *QWEN),
+    ('qwen3_vl', 'qwen3', *QWEN),
     ('mistral3', 'ministral3', *MISTRAL),
   ],
 )
@@ -91,6 +92,32 @@ def test_a_text_model_is_read_out_of_a_folder_with_images(
   )
   back = hf.load(tmp_path / 'out', c)
   jax.tree.map(np.testing.assert_array_equal, back, want)
+
+
+@pytest.mark.slow
+def test_a_qwen3_vl_equals_its_rows_without_images(tmp_path):
+  """In logits, 100 greedy tokens, and a folder that is written back."""
+  theirs = H.make_with_images()
+  theirs.save_pretrained(tmp_path / 'in')
+  h = hf.read_config(tmp_path / 'in')
+  c = families.from_hf(h)
+  params, model = hf.load(tmp_path / 'in', c), transformer.build(c)
+  out, tokens, valid = generate(model, params)
+  np.testing.assert_array_equal(out.tokens[::GROUP], H.greedy(theirs).numpy())
+  rows = torch.tensor(tokens), torch.tensor(valid)
+  with torch.no_grad():
+    want = H.logits(theirs, *rows).numpy()
+  got = jax.jit(our_loss(model, tokens, valid))(params)[1]
+  assert np.abs(got - want)[valid].max() < 1e-4
+  hf.save(
+    tmp_path / 'out', params, c, dtype='float32', config_json=h,
+    beside=tmp_path / 'in',
+  )  # fmt: skip
+  again = type(theirs).from_pretrained(tmp_path / 'out')
+  state = again.state_dict()
+  assert state.keys() == theirs.state_dict().keys()
+  for name, x in theirs.state_dict().items():
+    assert torch.equal(state[name], x), name
 
 
 def test_another_constant_of_an_activation_is_refused(tmp_path):

@@ -55,6 +55,7 @@ from jaxrl_reason.models.families import (
   qwen3_5_moe,
   qwen3_moe,
   qwen3_next,
+  qwen3_vl,
   seed_oss,
   smollm3,
 )
@@ -98,6 +99,7 @@ FAMILIES = {
   'ministral3': ministral3,
   'apertus': apertus,
   'lfm2': lfm2,
+  'qwen3_vl_text': qwen3_vl,
   'qwen3_5_text': qwen3_5,
   'qwen3_5_moe_text': qwen3_5_moe,
 }
@@ -130,7 +132,7 @@ WITHIN = {
     ),
   ),
   **dict.fromkeys(
-    ('qwen3_5', 'qwen3_5_moe'),
+    ('qwen3_5', 'qwen3_5_moe', 'qwen3_vl'),
     (
       'text_config',
       ('model.', 'model.language_model.'),

@@ -30,7 +30,7 @@ FAMILIES = {
   'phi': LAYER_NORM,
   'qwen2_5_vl': TOWERS,
   'qwen2_vl': TOWERS,
-  'qwen3_vl': TOWERS,
+  'qwen3_vl_moe': TOWERS,
   'recurrent_gemma': RECURRENT,
   't5': ENCODER,
   'zamba2': RECURRENT,
