@@ -104,7 +104,7 @@ COMPLETIONS = [
   (
     'So there are $\\boxed{12}$ ways, not $\\boxed{13}$... wait $12$.',
     '13',
-    True,
+    False,
   ),
   ('The answer is 1,234.', '1234', True),
   ('The answer is 12 square units.', '12', True),

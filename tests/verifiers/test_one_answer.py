@@ -175,6 +175,61 @@ def test_function_words_with_a_hedge_join_a_second_value(mark, second):
     assert not [g for g in ('12', '35') if math.verify(text, g)], text
 
 
+FURTHER = [
+  ', {}', '; {}', ' / {}', ' and {}', ' & {}', ' → {}', ' to {}', ' plus {}',
+  '. Also {}.', ' (also {})', ', {} works too', ', {} is fine as well',
+  '. Both this and {} are correct.', ', a.k.a. {}', ', i.e. {}', ' ≈ {}',
+  ', {} would also be accepted', ', take your pick: {}', ', not necessarily {}',
+]  # fmt: skip
+CORRECTED = [
+  ', no, {}', '. No, {}.', '. Wait, {}', ' ... no wait, {}', '. Actually, {}.',
+  '\nCorrection: {}', ', I mean {}', '. Scratch that, {}.', '. Make that {}.',
+  '. That is wrong, it is {}.', ' (edit: {})', '. On second thought, {}.',
+  '. Not quite: {}.', ', er, {}', '. I made a mistake; {}.', '. My bad, {}.',
+  '. The correct value is {}.', '. Wait, it should be {}.', ', nope, {}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('mark', MARKS)
+def test_a_further_value_and_a_correction_refuse_the_answer(mark):
+  for second in (*FURTHER, *CORRECTED):
+    for other in ('35', '$35$', '**35**'):
+      text = mark + second.format(other)
+      paid = [g for g in ('12', '35') if math.verify(text, g)]
+      corrected = second in CORRECTED and '35' in paid
+      assert paid == ['35'][:corrected], text
+    if second in FURTHER and 'box' in mark:
+      text = mark + second.format('\\boxed{35}')
+      assert not [g for g in ('12', '35') if math.verify(text, g)], text
+    if 'box' in mark:
+      assert math.verify(mark + second.format('12'), '12')
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    '\\boxed{12}. So 35 of the 47 are left.',
+    '\\boxed{12}, which is 40% of 30.',
+    '\\boxed{12}, as 35 - 23 = 12.',
+    '\\boxed{12}, i.e. 12 apples and 5 pears.',
+    '\\boxed{12}. Also, 35 people came.',
+    '\\boxed{12}. No, it is not 35.',
+    '\\boxed{12}. Actually, 3 * 4 = 12.',
+    '\\boxed{12}\n\n1. Check the rows.',
+    '\\boxed{12}. To check, 3 rows of 4.',
+    'We get 35. No, wait, \\boxed{12}.',
+    'We get $35$. Correction: $12$',
+  ],
+)
+def test_a_remark_with_words_of_corrections_is_not_a_second_value(text):
+  assert math.verify(text, '12')
+
+
+def test_a_rounding_behind_the_answer_is_the_same_answer():
+  for link in (', i.e. {}', ' ≈ {}', ' $\\approx {}$', ', that is, {}'):
+    assert math.verify('\\boxed{\\sqrt2}' + link.format(1.41), '\\sqrt2')
+
+
 PROSE = ['It is {}.', 'Hence x = {}.', 'I would say {}.', 'The answer is {}.']
 BEFORE = [
   'between {} and {}',

@@ -169,8 +169,9 @@ def _link(text: str, start: int, end: int, after: int) -> str | None:
     doubt and len(between) < second_guesses.MAX_APART
   ):
     return ' or '
-  side_by_side = len(between) < 40 and BETWEEN_BOXES.fullmatch(between)
-  return ', ' if side_by_side else None
+  if len(between) < 40 and BETWEEN_BOXES.fullmatch(between):
+    return ', '
+  return ' or ' if second_guesses.added(text, start, end, after) else None
 
 
 def matched_braces(text: str) -> dict[int, int]:

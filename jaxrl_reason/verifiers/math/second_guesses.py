@@ -31,19 +31,40 @@ HEDGE = (
   rf'\b(?:{HEDGES})\b|或者?|可能|\|\|?|//|∨|\\(?:mid|vert|lor|vee)\b'
   r'|(?:(?<=[*$])|(?<=[*$] ))/(?=\s*(?:[*$]|\Z))'
 )
-BETWEEN = (
-  rf'(?:[\s$,;:.…*()\[\]?!|–—，。]|-(?=[\s-])|\\[()\[\]]|</?answer>|{HEDGE}'
-  rf'|\b(?:{FUNCTION_WORDS}|{APPROXIMATE})\b|也|是)*'
+LINKS = (
+  rf'[\s$,;:.…*()\[\]?!|–—，。]|-(?=[\s-])|\\[()\[\]]|</?answer>|{HEDGE}'
+  rf'|\b(?:{FUNCTION_WORDS}|{APPROXIMATE})\b|也|是'
 )
+BETWEEN = rf'(?:{LINKS})*'
 VALUE = (
   r'((?>-?\\?\$?[0-9](?:[0-9.,/]*[0-9])?(?:\\?%)?)'
   r'|(?<!\\)\$[^$\n]{1,60}\$|\\\([^\n]{1,60}?\\\)|\*\*[^*\n]{1,60}\*\*)'
 )
-REST = rf'(?:[^\S\n]|[$*,]|\\[)\]]|\b(?:{HEDGES}|{FUNCTION_WORDS})\b)*'
+TAIL = rf'[^\S\n]|[$*,]|\\[)\]]|\b(?:{HEDGES}|{FUNCTION_WORDS})\b'
 # Not a value: the 2 of "2 * 5 = 10", and of a numbered list.
 GOES_ON = r'(?!\s*(?:[=<>+/^×÷-]|\*(?!\*)\s*[0-9(])|(?<=\n[0-9])[.)]\s)'
+# Only behind an answer: a correction, or a further value.
+CORRECTIONS = (
+  r'no(?:pe)?|wait|actually|correction|sorry|mean|meant|oops|scratch|strike|edit'
+  r'|revised|make|wrong|incorrect|made|mistake|instead|rather|better|hmm|er|uh|um'
+  r'|thought|let me|correct|right|not quite|my bad|must|has to'
+)
+ADDITIONS = (
+  r'and|also|plus|resp|respectively|alias|a\.?k\.?a|equally|both|whichever|prefer'
+  r'|take your pick|read as|not necessarily|if you|one of this|up to|to'
+)
+SUITS = r'also|too|works?|fine|are|accepted|ok(?:ay)?|correct|right|valid'
+SIGNS = r'→|&|\\(?:to|rightarrow)\b|[/+](?= ?or\b)'
+MORE = rf'\b(?:{CORRECTIONS}|{ADDITIONS})\b|{SIGNS}'
+SAME = r'\bi\.e|\bthat is\b|\bnamely\b|≈|~|\\(?:approx|sim)\b'
 BEHIND = re.compile(
-  rf'({BETWEEN}){VALUE}{GOES_ON}({REST})(?![0-9]|\s*[A-Za-z\\](?!\)))', re.I
+  rf'((?>{MORE}|{SAME}|{LINKS})*){VALUE}{GOES_ON}'
+  rf'((?>{TAIL}|\b(?:{SUITS})\b)*)(?![0-9]|\s*[A-Za-z\\](?!\)))',
+  re.I,
+)
+# Nothing but a comma, or a slash, before a last value.
+LISTED = re.compile(
+  rf'([\s$*)]{{0,4}}[,;/][\s$*(]{{0,4}}){VALUE}[$*).!?]*[^\S\n]*(?=\n|\Z)'
 )
 BEFORE = re.compile(  # in "$30 + $160 or $190" the value is the sum
   r'(?<![-+/×÷0-9.,$])(?<!(?<!\*)\*)(?<!(?<!\*)\* )(?<![-+/×÷] )'
@@ -51,17 +72,23 @@ BEFORE = re.compile(  # in "$30 + $160 or $190" the value is the sum
   re.I,
 )
 LINK = re.compile(BETWEEN, re.I)
-AFTER = re.compile(rf'{REST}(?=[.!?)\n]|\Z)', re.I)
 HEDGED = re.compile(HEDGE, re.I)
 # "Between 17 and 18" has its hedge before the first value.
 HEDGED_BEFORE = re.compile(r'\b(?:between|one of|either)[\s$*(\\]*$', re.I)
 # At the end of a line: the second value is on the next line.
 OPEN_HEDGE = re.compile(
-  r'(?:\b(?:x?or|and/or|maybe|perhaps|possibly|alternatively|versus|vs)\.?|或者?)'
+  r'(?:\b(?:x?or|and/or|maybe|perhaps|possibly|alternatively|versus|vs|resp)\.?|或者?)'
   r'[\s,:]*$',
   re.I,
 )
-ROUNDED = re.compile(rf'\b(?:{APPROXIMATE})\b', re.I)
+ROUNDED = re.compile(rf'\b(?:{APPROXIMATE})\b|{SAME}', re.I)
+BETWEEN_BOXES = re.compile(
+  rf'(?>\b(?:{ADDITIONS}|{SUITS})\b|{SIGNS}|{SAME}|{LINKS})*', re.I
+)
+ADDITION = re.compile(rf'\b(?:{ADDITIONS}|also)\b|{SIGNS}|{SAME}', re.I)
+ADDED = re.compile(rf'{HEDGE}|{MORE}|{SAME}', re.I)
+AFTER = re.compile(rf'(?>{TAIL}|\b(?:{SUITS})\b)*(?=[.!?)\n]|\Z)', re.I)
+SUITED = re.compile(rf'{HEDGE}|\b(?:{SUITS})\b', re.I)
 
 
 def joined(text: str, start: int, end: int, after: int) -> bool:
@@ -75,10 +102,20 @@ def joined(text: str, start: int, end: int, after: int) -> bool:
   return bool(HEDGED.search(text, start, end) or _hedged_behind(text, after))
 
 
+def added(text: str, start: int, end: int, after: int) -> bool:
+  r"""Returns whether the boxes around text[start:end] are two answers.
+
+  A corrected box is not: `\\boxed{3}. No, \\boxed{4}`.
+  """
+  if end - start >= MAX_APART or not BETWEEN_BOXES.fullmatch(text, start, end):
+    return False
+  return bool(ADDITION.search(text, start, end) or _hedged_behind(text, after))
+
+
 def _hedged_behind(text: str, end: int) -> bool:
   """Returns whether a sentence ends as in "35 is also possible."."""
   rest = AFTER.match(text, end, end + MAX_APART)
-  return bool(rest and HEDGED.search(rest[0]))
+  return bool(rest and SUITED.search(rest[0]))
 
 
 def with_others(text: str, start: int, end: int, answer: str) -> str:
@@ -93,12 +130,18 @@ def with_others(text: str, start: int, end: int, answer: str) -> str:
     or _hedged_behind(text, end)
   ):
     answer = _bare(before[1]) + _joint(before[2]) + answer
-  behind = BEHIND.match(text, end, end + MAX_APART)
-  if behind and (
-    HEDGED.search(text, end, behind.end(1)) or HEDGED.search(behind[3])
-  ):
+  behind = _further(text, end)
+  if behind:
     answer += _joint(behind[1]) + _bare(behind[2])
   return answer
+
+
+def _further(text: str, end: int) -> re.Match | None:
+  """Finds a value behind an answer that corrects it or is added to it."""
+  behind = BEHIND.match(text, end, end + MAX_APART)
+  if behind and (ADDED.search(behind[1]) or SUITED.search(behind[3])):
+    return behind
+  return LISTED.match(text, end)
 
 
 def _joint(between: str) -> str:
