@@ -22,7 +22,7 @@ from jaxrl_reason import command
 def parser() -> command.Parser:
   """Makes the flags."""
   p = command.Parser('study', __doc__)
-  p.recipe('file with get_study(), which names a recipe')
+  p.recipe('file with get_study(): FILE.py, or FILE.py:smoke for a few steps')
   p.text('--out', None, 'folder to write, or to continue', required=True)
   p.number('--seeds', 0, "seeds of every setting; 0: the study's")
   p.text('--settings', '', 'settings to run, with commas between')

@@ -151,6 +151,9 @@ def values(rows: Sequence[Mapping]) -> dict[str, float]:
   n = max(row['sample'] for row in rows)
   names = ['greedy', *(f'pass@{k}' for k in estimators.powers(n)), f'maj@{n}']
   names += ['length', 'invalid', 'truncated']
+  names += [
+    k for k in found if k.partition('@')[0] in ('cot_pass', scores.DISTINCT)
+  ]
   # Without incorrect answers, for example, there is no area under a curve.
   names += [k for k in scores.CONFIDENCE if np.isfinite(found.get(k, np.nan))]
   return {k: found[k] for k in names}

@@ -10,6 +10,7 @@ incorrect; `invalid` is the share of these.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -21,6 +22,10 @@ FAILED = ('error', 'timeout')
 Sums = dict[str, tuple[np.ndarray, np.ndarray]]
 # Metrics that are not between 0 and 1.
 AMOUNTS = ('length', 'entropy', 'logp', 'kl_base')
+DISTINCT = 'distinct'  # an amount too, with @k
+# Tasks with several correct answers to a problem, which are single texts
+# without significant spaces.
+SEVERAL = ('countdown',)
 # Metrics of the confidences that answers state.
 CONFIDENCE = ('stated_confidence', 'brier', 'ece', 'auroc')
 
@@ -93,6 +98,8 @@ def _of_draws(drawn: list[list[Mapping]]) -> Sums:
   each(_majority, 'maj')
   if all(r.get('trace') is not None for g in drawn for r in g):
     each(passes(is_sound), 'cot_pass')
+  if all(_is_open(r) for g in drawn for r in g):
+    each(_distinct, DISTINCT)
   if all('logp' in r for g in drawn for r in g):
     each(_best, 'best')
     each(_vote, 'vote')
@@ -106,6 +113,22 @@ def _majority(rows: Sequence[Mapping], k: int) -> float:
   return estimators.majority_at_k(
     [v['extracted'] for v in verdicts], [v['score'] for v in verdicts], k
   )
+
+
+def _is_open(row: Mapping) -> bool:
+  return row.get('task') in SEVERAL
+
+
+def _distinct(rows: Sequence[Mapping], k: int) -> float:
+  """Returns the mean number of different correct answers among k samples.
+
+  An answer of c samples is among k with the probability of pass@k.
+  """
+  answers = Counter(
+    ''.join(str(r['verdict']['extracted']).split()) for r in rows if is_right(r)
+  )
+  n = len(rows)
+  return sum(estimators.pass_at_k(n, c, k) for c in answers.values())
 
 
 def _best(rows: Sequence[Mapping], k: int) -> float:
@@ -197,7 +220,7 @@ def estimates(rows: Sequence[Mapping]) -> dict[str, Estimate]:
   """
   out = {}
   for name, (num, den) in sums(rows).items():
-    n = 0 if name in AMOUNTS else len(num)
+    n = 0 if name.partition('@')[0] in (*AMOUNTS, DISTINCT) else len(num)
     out[name] = estimators.estimate(*estimators.ratio(num, den), n)
   for name, (f, parts) in _of_confidence(rows).items():
     draws = f(estimators.resampled(parts))

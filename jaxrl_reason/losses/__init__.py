@@ -101,8 +101,8 @@ from jaxrl_reason.losses.row_policy import (
 )
 from jaxrl_reason.losses.selection import (
   clip_cov_tokens, covariance, eksft_tokens, high_entropy_in_row,
-  kl_cov_tokens, off_policy_rows, random_tokens, second_moment_tokens,
-  tokens_within_tv, top_entropy_tokens,
+  kl_cov_tokens, low_entropy_tokens, off_policy_rows, random_tokens,
+  second_moment_tokens, tokens_within_tv, top_entropy_tokens,
 )
 from jaxrl_reason.losses.settings import needs, resolve
 from jaxrl_reason.losses.shaping import (
@@ -145,7 +145,8 @@ __all__ = [
   'l1_exact_penalty', 'l1_max_reward', 'laser_bonus', 'laser_d_target',
   'leave_one_out', 'leave_one_out_std', 'length_preference',
   'length_weighted', 'log_likelihood', 'log_ratio', 'loss_mask', 'luffy',
-  'masked_mean', 'masked_var', 'maxrl', 'mean_logp', 'mirror_descent',
+  'low_entropy_tokens', 'masked_mean', 'masked_var', 'maxrl', 'mean_logp',
+  'mirror_descent',
   'needs', 'next_coefs', 'normalise', 'o1_pruner_reward', 'off_policy_rows',
   'optimal_token', 'optimal_value', 'orpo', 'passk', 'pkpo', 'policy_loss',
   'positives', 'ppo_clip', 'prime', 'proximal_logp', 'random_tokens', 'rank',

@@ -137,6 +137,7 @@ DEFAULTS = dict(
   tbrm_beta=0.002,  # tbrm: weight of the KL to the reference
   rover_rho=1.0,  # rover: Q = rho log (pi / old)
   entropy_share=None,  # train only on this share of tokens, by entropy
+  low_entropy_share=None,  # train only on this share of tokens, the lowest
   random_share=None,  # train only on this share of tokens, drawn at random
   entropy_quantile=0.8,  # Archer: quantile in a row where high entropy starts
   max_row_drift=None,  # drop negative rows with a larger mean drift, in nats
@@ -274,14 +275,14 @@ POSITIVE = frozenset(
   'lambda_alpha value_clip entropy_kappa adv_max tau_pos tau_neg md_tau '
   'max_divergence tbrm_beta rover_rho luffy_gamma correction_high reject_high '
   'veto ratio_max length_spread kl_max kl_target kl_horizon entropy_step '
-  'entropy_share entropy_bonus_share random_share distill_max '
-  'max_second_moment max_prompt_tv value_beta'.split()
+  'entropy_share entropy_bonus_share low_entropy_share random_share '
+  'distill_max max_second_moment max_prompt_tv value_beta'.split()
 )
 RANGES = {
   **dict.fromkeys(
     'ddof whiten_ddof gamma gae_lambda value_lambda segment_gamma clip_low '
     'clip_high_entropy cov_share entropy_share entropy_bonus_share '
-    'random_share '
+    'low_entropy_share random_share '
     'entropy_quantile distill_beta'.split(),
     (0, 1),
   ),

@@ -117,6 +117,22 @@ def top_entropy_tokens(
 TopEntropy = part('TopEntropy', top_entropy_tokens)
 
 
+def low_entropy_tokens(
+  entropy: Array, mask: Array, *, low_entropy_share: float = 0.8
+) -> jax.Array:
+  """Chooses the share of the batch's tokens with the lowest entropy.
+
+  https://arxiv.org/abs/2506.01939 trains on the other 80 % of the tokens as a
+  control of `top_entropy_tokens`.
+  """
+  check_shapes(mask=mask, entropy=entropy)
+  count = _count(mask, low_entropy_share)
+  return _largest(-as_float(entropy), as_mask(mask), count)
+
+
+LowEntropy = part('LowEntropy', low_entropy_tokens)
+
+
 def random_tokens(
   mask: Array, key: jax.Array, *, random_share: float = 0.2
 ) -> jax.Array:
@@ -244,6 +260,13 @@ class OnlySelected(Weight):
 
   def __call__(self, arrays):
     return as_float(as_mask(arrays[self.name]))
+
+
+@dataclasses.dataclass(frozen=True)
+class OnlyLow(OnlySelected):
+  """Trains on the tokens that `low_entropy_tokens` chose."""
+
+  name: str = 'low_entropy'
 
 
 @dataclasses.dataclass(frozen=True)

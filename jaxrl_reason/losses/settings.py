@@ -161,6 +161,7 @@ def _ratio_slots(s):
     (_any(s, 'reject_low', 'reject_high', 'veto'), Reject),
     (s['max_row_drift'] is not None, selection.DropDrifted),
     (s['entropy_share'] is not None, selection.OnlySelected),
+    (s['low_entropy_share'] is not None, selection.OnlyLow),
     (s['random_share'] is not None, selection.OnlyDrawn),
     (s['max_second_moment'] is not None, selection.OnlyModerate),
     (s['max_prompt_tv'] is not None, selection.OnlyWithinTV),
@@ -180,7 +181,7 @@ def _ratio_slots(s):
     select=('', select),
     weights=(
       'correction reject_low reject_high veto max_row_drift entropy_share '
-      'random_share max_second_moment max_prompt_tv',
+      'low_entropy_share random_share max_second_moment max_prompt_tv',
       weights,
     ),
     offpolicy=('offpolicy', _when(others, others, s)),
@@ -214,6 +215,8 @@ def _select(s):
   chosen = {} if cov is None else {'cov_tokens': cov.read(s)}
   if s['entropy_share'] is not None:
     chosen['top_entropy'] = selection.TopEntropy.read(s)
+  if s['low_entropy_share'] is not None:
+    chosen['low_entropy'] = selection.LowEntropy.read(s)
   if s['random_share'] is not None:
     chosen['random'] = selection.RandomTokens.read(s)
   if s['max_second_moment'] is not None:
@@ -273,9 +276,9 @@ _CHOOSERS = ('advantage', 'policy', 'aggregation', 'kl_coef', 'correction')
 _ADDING = frozenset(
   'reward_low reward_high whiten entropy_alpha adv_max pos_weight neg_weight '
   'length_lambda resample clip_high_entropy correction reject_low reject_high '
-  'veto max_row_drift entropy_share random_share max_second_moment '
-  'max_prompt_tv kl_coef entropy_coef entropy_target sft_coef '
-  'distill_coef'.split()
+  'veto max_row_drift entropy_share low_entropy_share random_share '
+  'max_second_moment max_prompt_tv kl_coef entropy_coef entropy_target '
+  'sft_coef distill_coef'.split()
 )
 
 

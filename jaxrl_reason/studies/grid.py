@@ -3,6 +3,7 @@
 configs/studies/*.py have a function `get_study()` that returns a `Study`.
 """
 
+import copy
 import dataclasses
 import pathlib
 import re
@@ -14,7 +15,7 @@ import ml_collections
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import trees
-from jaxrl_reason.config import Run, recipe_file
+from jaxrl_reason.config import Run, recipe_file, recipes
 from jaxrl_reason.config import changes as changes_lib
 from jaxrl_reason.config.run import NO_ROLLOUTS
 from jaxrl_reason.studies.verdicts import Claim
@@ -59,6 +60,8 @@ class Study:
     claims: decided at the end.
     tuning: of one number, beforehand.
     first_seed: the lowest seed.
+    old: sources of the data. `old/pass@1` is the mean of their accuracies. Its
+      gain is below 0 if a run forgets them.
   """
 
   recipe: ml_collections.ConfigDict | Run
@@ -72,6 +75,7 @@ class Study:
   claims: Sequence[Claim] = ()
   tuning: Tuning | None = None
   first_seed: int = 0
+  old: Sequence[str] = ()
 
   @property
   def base(self) -> str:
@@ -98,16 +102,24 @@ class Cell:
     return f'{self.setting}--s{self.seed}'
 
 
-def load(path: str) -> Study:
+def load(name: str) -> Study:
   """Reads a study's file.
 
+  Args:
+    name: FILE.py, or FILE.py:smoke for a version that runs in seconds.
+
   Raises:
-    ValueError: names the file and the missing function.
+    ValueError: names the file and the missing function, or the argument.
   """
+  path, colon, argument = name.partition(':')
+  if colon and argument != recipes.SMOKE:
+    raise ValueError(
+      f'--config={name}: the argument of a study is {recipes.SMOKE}'
+    )
   study = recipe_file.call(path, 'get_study')
   if not isinstance(study, Study):
     raise ValueError(f'{path}: get_study() returned {study!r:.60}, no Study')
-  return study
+  return smoke(study) if colon else study
 
 
 def recipe_beside(file: str, name: str) -> ml_collections.ConfigDict:
@@ -117,6 +129,18 @@ def recipe_beside(file: str, name: str) -> ml_collections.ConfigDict:
     file: `__file__` of the study.
   """
   return runpy.run_path(str(pathlib.Path(file).with_name(name)))['get_config']()
+
+
+def smoke(study: Study) -> Study:
+  """Returns the study with two seeds and a few steps of a tiny model, with
+  the same settings and claims.
+  """
+  config = recipes.smoke(copy.deepcopy(study.recipe))
+  config.rl.steps = 4  # a slope needs three values
+  # As many samples: claims name pass@k.
+  evaluation = {k: study.recipe.eval[k] for k in ('samples', 'batch')}
+  config.eval.update(evaluation, problems=4)
+  return dataclasses.replace(study, recipe=config, seeds=2)
 
 
 def check(study: Study) -> None:
@@ -141,6 +165,13 @@ def check(study: Study) -> None:
       raise ValueError(
         f'setting {name!r} changes seed: the seeds are those of the study'
       )
+    for source in study.old:
+      sources = _changed(study, name, changes).data.sources
+      if source not in sources:
+        near = config_lib.nearest(source, sources)
+        raise ValueError(
+          f'setting {name!r}: old={source!r} is not in data.sources.{near}'
+        )
   for criterion in (c for claim in study.claims for c in claim.criteria):
     for name in filter(None, (criterion.of, criterion.over)):
       if name not in study.settings:

@@ -15,6 +15,8 @@ from jaxrl_reason.studies.telling import DIVERGED
 
 REWARD, ENTROPY, TOKENS = 'train/reward_mean', 'train/entropy', 'train/tokens'
 STEPS_TO, TOKENS_TO = 'target/steps', 'target/tokens'
+SLOPE, OLD = 'slope/', 'old/'  # begin the names of computed columns
+SLOPE_STEPS = 100  # unit of a slope
 
 
 @dataclasses.dataclass
@@ -24,8 +26,8 @@ class Told:
   Attributes:
     rows: of its metrics; diverged: whether it ended with numbers that are not
       finite.
-    last: last value of every metric.
-    first: first value of every metric: evaluations before step 1.
+    last: last value of every metric, and the columns of `_slopes` and `_old`.
+    first: first value of every metric: evaluations before step 1; slopes are 0.
     reached: whether the run comes to the target. `last` has the steps and
       tokens until then, as `target/steps` and `target/tokens`; if it does not
       come there, those of the whole run, which are fewer than it would take.
@@ -215,12 +217,18 @@ def of(study: Study, folders: Mapping[tuple[str, int], pathlib.Path]) -> Found:
   """
   told = {name: {} for name in study.settings}
   for (setting, seed), folder in folders.items():
-    told[setting][seed] = read(folder, study.target)
+    told[setting][seed] = read(folder, study.target, study.old)
   return Found(study, told)
 
 
-def read(folder: pathlib.Path, target: tuple[str, float]) -> Told:
-  """Reads one run."""
+def read(
+  folder: pathlib.Path, target: tuple[str, float], old: Sequence[str] = ()
+) -> Told:
+  """Reads one run.
+
+  Args:
+    old: sources of the data whose mean accuracy has columns of its own.
+  """
   rows = metrics_file.read(folder)
   steps, rewards = metrics_file.series(rows, REWARD)
   both = [(r[ENTROPY], r[REWARD]) for r in rows if ENTROPY in r and REWARD in r]
@@ -232,16 +240,43 @@ def read(folder: pathlib.Path, target: tuple[str, float]) -> Told:
   curves = [_curves(e) for e in evaluated] or [{}]
   steps, tokens, came = to_target(rows, *target)
   last = {k: v for row in rows for k, v in row.items()}
+  first = {k: v for row in reversed(rows) for k, v in row.items()}
+  slopes = _slopes(rows)
+  last |= _old(last, old) | slopes
+  first |= _old(first, old) | dict.fromkeys(slopes, 0.0)
   return Told(
     rows,
     DIVERGED in events.last_end(folder),
     last | {STEPS_TO: steps, TOKENS_TO: tokens},
-    {k: v for row in reversed(rows) for k, v in row.items()},
+    first,
     came,
     curves[0],
     curves[-1],
     found,
   )
+
+
+def _slopes(rows: Sequence[Mapping]) -> dict[str, float]:
+  """Returns the slopes of training metrics by least squares, in 100 steps."""
+  out = {}
+  for name in dict.fromkeys(k for row in rows for k in row):
+    if name.startswith('train/'):
+      line = fits.line(*metrics_file.series(rows, name))
+      if line is not None:
+        out[SLOPE + name] = SLOPE_STEPS * line.slope
+  return out
+
+
+def _old(values: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+  """Returns the metrics of evaluations, as means over the named sources."""
+  prefix = f'eval/heldout/{names[0]}/' if names else '/'
+  kinds = [k.removeprefix(prefix) for k in values if k.startswith(prefix)]
+  out = {}
+  for kind in kinds:
+    each = [values.get(f'eval/heldout/{name}/{kind}') for name in names]
+    if None not in each:
+      out[OLD + kind] = sum(each) / len(each)
+  return out
 
 
 def _curves(evaluation: dict) -> dict[str, list[tuple]]:

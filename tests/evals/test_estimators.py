@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from jaxrl_reason.evals import estimators, scores
+from jaxrl_reason.evals import accuracy, estimators, scores
 
 
 def mean(xs):
@@ -148,6 +148,28 @@ def test_scores_by_hand():
   assert found['best@2'] == 0.5  # the likelier: wrong, then right
   assert found['length'] == 3 and found['invalid'] == 0
   assert 'brier' not in found and 'entropy' not in found
+
+
+def test_distinct_answers_by_hand():
+  """All subsets of k samples are enumerated."""
+  answers = ['1+2', '1 + 2', '2+1', '9', None]
+  rows = []
+  for sample, answer in enumerate(answers, 1):
+    verdict = row(0, sample, float(answer not in ('9', None)))
+    verdict['verdict']['extracted'] = answer
+    rows.append({**verdict, 'task': 'countdown'})
+  found = scores.estimates(rows)
+  kinds = ['a', 'a', 'b', '', '']
+  for k in 1, 2, 4:
+    each = [
+      len({x for x in chosen if x})
+      for chosen in itertools.combinations(kinds, k)
+    ]
+    assert found[f'distinct@{k}'].value == pytest.approx(np.mean(each))
+  assert 'distinct@1' not in scores.values(
+    [{**r, 'task': 'sort'} for r in rows]
+  )
+  assert accuracy.values(rows + [{**rows[0], 'sample': 0}])['distinct@4'] > 1
 
 
 def test_budgets_and_confidence():

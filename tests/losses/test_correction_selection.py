@@ -105,6 +105,8 @@ def test_entropy_picks():
   entropy = jnp.array([[0.3, 0.9, jnp.inf], [0.1, 0.5, 0.7]])
   top = losses.top_entropy_tokens(entropy, MASK, entropy_share=0.4)
   close(top, [[0, 1, 0], [0, 0, 1]], 0)
+  low = library.low_entropy_tokens(entropy, MASK, low_entropy_share=0.6)
+  close(low, MASK - top, 0)  # the complement, if no entropies are equal
   # Rank ceil(0.6 * 2) = 2 and ceil(0.6 * 3) = 2 of each row, from below.
   high = losses.high_entropy_in_row(entropy, MASK, entropy_quantile=0.6)
   close(high, [[0, 1, 0], [0, 1, 1]], 0)
@@ -138,6 +140,25 @@ def test_a_random_share_is_trained_on_under_the_divisor_of_all():
   assert drawn.sum() == 2
   np.testing.assert_allclose(some[drawn], whole[drawn], rtol=1e-6)
   assert 'key' in library.needs({'name': 'dapo', 'random_share': 0.4})
+
+
+def test_high_and_low_entropy_shares_add_up_to_all_tokens():
+  """The gradients of a share and of the rest sum to that of all tokens."""
+  logp = jnp.array([[-1.0, -2.0, 0.0], [-1.5, -0.5, -1.0]])
+  entropy = jnp.array([[0.3, 0.9, 0.0], [0.1, 0.5, 0.7]])
+  adv = jnp.array([1.0, -2.0])
+
+  def grad(settings):
+    def loss(logp):
+      o = library.resolve({'name': 'dapo', **settings})
+      given = dict(entropy=entropy, old_logp=jax.lax.stop_gradient(logp))
+      return library.policy_loss(o, logp, adv, MASK, **given)[0]
+
+    return np.asarray(jax.jit(jax.grad(loss))(logp))
+
+  high, low = grad({'entropy_share': 0.4}), grad({'low_entropy_share': 0.6})
+  assert (high != 0).sum() == 2 and (low != 0).sum() == 3
+  np.testing.assert_allclose(high + low, grad({}), rtol=1e-6)
 
 
 def test_off_policy_rows_drop_only_negative_ones():

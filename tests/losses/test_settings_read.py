@@ -29,6 +29,7 @@ OTHER = dict(
   ratio_max=7.0, md_tau=0.3, md_level='token', vespo_pos=(0.3, 0.4),
   vespo_neg=(0.3, 0.4), topr_pos=(0.3, 0.4), topr_neg=(0.3, 0.4),
   tbrm_beta=0.3, rover_rho=0.3, entropy_share=0.3, random_share=0.3,
+  low_entropy_share=0.3,
   max_second_moment=0.3, max_prompt_tv=0.3,
   entropy_quantile=0.3, max_row_drift=0.3, drop_truncated=True,
   offpolicy='drop', luffy_gamma=0.3, correction='clip',

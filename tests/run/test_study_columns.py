@@ -1,0 +1,98 @@
+"""Studies: columns computed from a run's metrics, and smoke versions."""
+
+import json
+
+import pytest
+import tiny_recipe
+from paths import ROOT
+
+from jaxrl_reason import study as study_command
+from jaxrl_reason.studies import grid, options
+from jaxrl_reason.studies import results as outcome
+from jaxrl_reason.studies import study_run as session
+from jaxrl_reason.studies.grid import Study
+
+pytestmark = pytest.mark.one_device
+
+STUDIES = sorted(
+  path
+  for path in (ROOT / 'configs' / 'studies').glob('*.py')
+  if 'def get_study' in path.read_text()
+)
+
+
+def told(folder, rows, old=()):
+  """Returns the columns of a run with these metrics."""
+  folder.mkdir()
+  lines = [json.dumps({'stage': 'rl', **row}) + '\n' for row in rows]
+  (folder / 'metrics.jsonl').write_text(''.join(lines))
+  return outcome.read(folder, ('train/reward_mean', 0.8), old)
+
+
+def test_slopes_are_those_of_a_line(tmp_path):
+  """A metric on a line has its slope, in 100 steps; two values have none."""
+  rows = [
+    {'step': s, 'train/length_mean': 7 + 0.25 * s, 'train/loss': -0.5 * s}
+    for s in (5, 10, 30)
+  ]
+  found = told(tmp_path / 'a', rows)
+  assert found.last['slope/train/length_mean'] == pytest.approx(25)
+  assert found.last['slope/train/loss'] == pytest.approx(-50)
+  assert found.first['slope/train/loss'] == 0
+  assert 'slope/train/loss' not in told(tmp_path / 'b', rows[:2]).last
+
+
+def test_old_tasks_have_the_mean_of_their_accuracies(tmp_path):
+  """The gain of `old/pass@1` is the change on the named sources alone."""
+
+  def at(step, **right):
+    values = {f'eval/heldout/{k}/pass@1': x for k, x in right.items()}
+    return {'step': step, 'eval/heldout/pass@1': 0.3} | values
+
+  rows = [at(0, a=0.5, b=0.7, c=0.1), at(9, a=0.4, b=0.2, c=0.9)]
+  found = told(tmp_path / 'a', rows, ('a', 'b'))
+  assert found.first['old/pass@1'] == pytest.approx(0.6)
+  assert found.last['old/pass@1'] == pytest.approx(0.3)
+  assert not any(k.startswith('old/') for k in told(tmp_path / 'b', rows).last)
+
+
+def test_old_tasks_are_sources_of_the_data():
+  c = tiny_recipe.get_config()
+  c.data.sources = {'sums': {}, 'chains': {}}
+  grid.check(Study(c, {'one': {}}, old=('sums',)))
+  with pytest.raises(ValueError, match="old='chain' is not .*'chains'"):
+    grid.check(Study(c, {'one': {}}, old=('chain',)))
+
+
+@pytest.mark.parametrize('path', STUDIES, ids=lambda path: path.stem)
+def test_a_study_has_claims_that_its_smoke_version_keeps(path):
+  study = grid.load(str(path))
+  grid.check(study)
+  small = grid.load(f'{path}:smoke')
+  assert small.claims == study.claims and study.claims
+  assert small.recipe.rl.steps < study.recipe.rl.steps
+  with pytest.raises(ValueError, match='argument of a study is smoke'):
+    grid.load(f'{path}:smok')
+
+
+# A study whose runs share a program; the programs of others take a minute.
+@pytest.mark.parametrize(
+  'name',
+  [
+    'overtaking',
+    *(
+      pytest.param(path.stem, marks=pytest.mark.slow)
+      for path in STUDIES
+      if path.stem != 'overtaking'
+    ),
+  ],
+)
+def test_a_smoke_version_decides_every_criterion(name, tmp_path):
+  """Every criterion has a metric that the runs have, for both seeds."""
+  path = ROOT / 'configs' / 'studies' / f'{name}.py'
+  flags = [f'--config={path}:smoke', f'--out={tmp_path}']
+  study = options.study_of(study_command.parser().parse(flags))
+  assert session.run(study, tmp_path, lambda text: None)
+  claims = json.loads((tmp_path / 'results.json').read_text())['claims']
+  criteria = [c for claim in claims for c in claim['criteria']]
+  assert criteria and all(c['effect']['n'] == 2 for c in criteria), criteria
