@@ -172,6 +172,8 @@ ANSWERS = [
   ('\\cos 20^\\circ', '\\sin 70^\\circ', None),
   ('2^{1/3}', '\\sqrt[3]2', None),
   ('10:30', '10:30 a.m.', None),
+  ('10:30 a.m.', '10:30', None),
+  ('1.2 thousand', '1200', None),
   ('\\frac{22}{7}\\text{ m}', '22/7', None),
   ('|x|\\le1', '[-1,1]', None),
   ('y=2x+1', '2x+1', 'slope?'),

@@ -45,6 +45,7 @@ RESULT_IS = re.compile(
 )
 SENTENCE_END = re.compile(
   r'\.(?=\s|\$?$)|\n|。|(?<=[.$])\s*I hope|,? (?:because|since|which|so that) '
+  r'|,? as (?:desired|required|claimed|expected)|\s*\((?:see|as|from|by) '
   r'|(?<=[0-9}$]) of (?:a|an|the|her|his|their|its) '
 )
 # "$204 + $160" and "204$ + 160$" are prices: a formula ends after a space only
@@ -72,6 +73,7 @@ NAME = re.compile(
   r"\\?[A-Za-z]{1,5}'?(?:_\{?\w{1,3}\}?)?|\\(?:angle|triangle|overline|vec) ?"
   r'\{?[A-Za-z]{1,5}\}?|[A-Za-z]\([a-z](?:, ?[a-z])*\)'
 )
+COUNTED = re.compile(r'\b[0-9]+ (?:such )?(?:[a-z]+ ){1,3}\$?$')
 # "The value of $f(3)$ is 9": the verb is only after the formula.
 VERB = rf'{prose.VERB}|='
 VALUE_BEHIND = re.compile(
@@ -83,7 +85,8 @@ VERB_BEFORE = re.compile(rf'(?:{VERB})[^.\n]*$', re.I)
 # Answers of more than one number.
 DATE = re.compile(rf'\b{words.DATE}\b')
 MEASURED = re.compile(
-  r'(?<![\w.])[0-9]+ ([a-z]{3,}),?(?: and)? [0-9]+ ([a-z]{3,})\b'
+  r'(?:(?<![\w.])[0-9]+ ([a-z]{3,})|\\?([$€£])[0-9]+),?(?: and)? [0-9]+ '
+  r'([a-z]{3,})\b'
 )
 # The number behind it is an operand or an argument: 20 - 10, e^{\ln 18}.
 OPERAND = re.compile(
@@ -280,7 +283,7 @@ def best_part(text: str, which: int) -> str | None:
   if last and _is_operand(text, last):
     return None
   for several in (*DATE.finditer(text), *MEASURED.finditer(text)):
-    if last and several.start() <= last.start() < several.end():
+    if not last or several.start() <= last.start() < several.end():
       last = several if _is_one_value(several) else last
   return last and second_guesses.with_others(
     text, last.start(), last.end(), last[0]
@@ -298,13 +301,14 @@ def _is_one_value(match: re.Match) -> bool:
   """Returns whether a text is a date, or a time such as 2 hours 30 minutes."""
   if match.re is DATE:
     return words.date(match[0]) is not None
-  return units.is_smaller(match[2], match[1])
+  return units.is_smaller(match[3], match[1] or match[2])
 
 
 def _is_talked_about(text: str, match: re.Match, content: str) -> bool:
   """Returns whether a formula is only named, and a number follows it."""
   if NAME.fullmatch(content):
-    return bool(DIGIT.search(text, match.end()))
+    counted = COUNTED.search(text, 0, match.start())  # 34 such integers $n$
+    return bool(counted or DIGIT.search(text, match.end()))
   behind = VALUE_BEHIND.match(text, match.end())
   return bool(
     behind

@@ -55,10 +55,14 @@ _IS = r'=\s*-?[0-9][0-9./]*'
 CASE = re.compile(
   r'([^=<>;]*?[^=<>;,\s(])(?:[\s,(]|\\[,;: ]|\\q?quad)+'
   rf'(?:[nmk]\s*{_IS}|(?:(?:(?:with )?equality )?(?:\w+ed )?'
-  r'(?:at|when|where|with|for|if)\b[\s$]*)'
+  r'(?:at|when|where|with|for|if|since)\b[\s$]*)'
   rf'(?:[A-Za-z]\s*=\s*)*[A-Za-z]\s*{_IS}(?:,\s*[A-Za-z]\s*{_IS})*)[\s$)]*',
   re.I,
 )
+
+
+# n = 3, 12: the case stands before the value.
+CASE_FIRST = re.compile(r'[\s$]*[nmk]\s*=\s*[0-9]+\s*[,;:]\s*(-?[^=<>,;]+)')
 
 
 def is_bare(text: str) -> bool:
@@ -92,9 +96,12 @@ def named_value(text: str) -> str:
 
 
 def without_case(text: str) -> str | None:
-  """Returns the 12 of "12, n = 3" and of "12 at x = 3"; None without a case."""
+  """Returns the 12 of "12, n = 3", of "n = 3, 12" and of "12 at x = 3", or
+  None."""
   plain = TEXT.sub(r'\1', text)
-  match = CASE.fullmatch(plain) if len(plain) <= MAX_BARE else None
+  match = None
+  if len(plain) <= MAX_BARE:
+    match = CASE.fullmatch(plain) or CASE_FIRST.fullmatch(plain)
   return None if match is None or _is_in_doubt(plain) else match[1].strip()
 
 

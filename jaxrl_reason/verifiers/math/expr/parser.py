@@ -231,10 +231,8 @@ class Parser(Atoms, Brackets, Commands, Quantities):
         if self.token.kind == 'word' and last.kind == 'sym':
           raise ParseError('true/false')
         below.append(self.divisor())
-      elif self._compound_quantity(last):
-        self.take('and', ',')
-        rest = self.product()
-        return Node('add', (quotient(above, below), rest))
+      elif larger := self._compound_quantity(below or above):
+        return Node('add', (quotient(above, below), self._smaller_part(larger)))
       elif self._starts_factor(last):
         above.append(self.quantity(above))
       else:

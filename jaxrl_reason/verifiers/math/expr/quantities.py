@@ -1,7 +1,12 @@
 """Parses units, and values with units."""
 
 from jaxrl_reason.verifiers.math.expr import units, vocabulary
-from jaxrl_reason.verifiers.math.expr.nodes import Node, ParseError, number
+from jaxrl_reason.verifiers.math.expr.nodes import (
+  Node,
+  ParseError,
+  number,
+  replace,
+)
 
 CURRENCIES = frozenset(('eur', 'gbp', 'cny', 'inr'))
 
@@ -18,19 +23,31 @@ class Quantities:
       return self.power()
     return self.unit()
 
-  def _compound_quantity(self, last: Node) -> bool:
-    """Parses 3 hours 20 minutes: a number after a unit is added.
+  def _compound_quantity(self, factors: list[Node]) -> str | None:
+    """Returns the unit of 3 hours, if 20 minutes follow: they are added.
 
     With "and" or a comma between, and behind dollars, the number has a smaller
     unit of the same kind: 3 hours and 4 hours are two values.
     """
     joined = int(self.on('and', ','))
+    last = factors[-1]
+    if len(factors) == 2 and last.kind == 'num':
+      last = factors[0]  # $5
     if last.kind != 'unit' or self.peek(joined).kind != 'num':
-      return False
-    if joined or last.value == '$':
+      return None
+    prefixed = last.value in units.CURRENCY
+    if joined or prefixed or units.BASE[last.value][0] in CURRENCIES:
       unit = str(self.peek(joined + 1).value)
-      return units.is_smaller(unit, last.value)
-    return units.BASE[last.value][0] not in CURRENCIES
+      return last.value if units.is_smaller(unit, last.value) else None
+    return last.value if last is factors[-1] else None
+
+  def _smaller_part(self, larger: str) -> Node:
+    """Parses the 20 minutes of 3 hours and 20 minutes."""
+    self.take('and', ',')
+    cents = units.beside('¢', larger)
+    return replace(
+      self.product(), Node('unit', (), '¢'), Node('unit', (), cents)
+    )
 
   def _at_unit(self) -> bool:
     token = self.token

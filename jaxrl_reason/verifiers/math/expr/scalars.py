@@ -34,8 +34,8 @@ SAME, DIFFERENT = -110, -25
 SAME_MORE = -700
 MAX_REPEATING_BITS = 200  # of a fraction that a decimal may approximate
 HITS = 3  # number of equal real values that prove equality
-DOLLARS = frozenset('$¢')
-CENT, HUNDREDTH = Node('unit', (), '¢'), number(Fraction(1, 100))
+MONEY = (('$', '¢'), ('€', 'eurocent'), ('£', 'pence'))
+HUNDREDTH = number(Fraction(1, 100))
 TEMPERATURES = frozenset(('Celsius', 'Fahrenheit'))
 SYMBOLS_OF_INTEGERS = frozenset('nmk')
 
@@ -57,9 +57,11 @@ def equal(a: Node, b: Node, budget: Budget) -> bool:
   units_a, units_b = units_of(a), units_of(b)
   if bool(units_a) != bool(units_b):
     one = a if units_a else b
-    if units_of(one) == DOLLARS:
-      a, b = (without_units(replace(x, CENT, HUNDREDTH)) for x in (a, b))
-      return decide(a, b, budget)
+    for pair in MONEY:
+      if units_of(one) == set(pair):
+        cent = Node('unit', (), pair[1])
+        a, b = (without_units(replace(x, cent, HUNDREDTH)) for x in (a, b))
+        return decide(a, b, budget)
     if strippable(one) and decide(without_units(a), without_units(b), budget):
       return True
   if 'log' in names(a, 'call') | names(b, 'call'):

@@ -178,6 +178,13 @@ MODULO = re.compile(
   r'\(\s*(?:\\(?:text|mathrm|operatorname)\s*\{\s*mod\s*\}|\\?mod\b|\\bmod\b)'
   r'\s*([0-9]{1,9})\s*\)'
 )
+# 10{:}30, and minus 3 in words.
+BRACED = re.compile(r'\{([:.])\}')
+MINUS = re.compile(r'^(?:\\text\s*\{\s*)?(?:negative|minus)\s*\}?\s*(?=[0-9])')
+# A chance: 1 in 6, 1 out of 6.
+CHANCE = re.compile(
+  r'^([0-9]{1,9})\s*(?:\\text\s*\{)?\s*(?:in|out of)\s*\}?\s*([0-9]{1,9})$'
+)
 PER_MILLE = re.compile(r'‰|\bper mille?\b')
 SPACES = re.compile(r'\s+')
 # Emphasis, also of one value among several; 2**3 is a power.
@@ -197,7 +204,7 @@ _PLACE = (
 REMARK = re.compile(
   r'[\s,;~]*(?:\\[ ,;:]|\\q?quad)*\s*\(?\s*'
   r'(?:\\(?:text|mathrm|textrm)\s*\{)?\s*\(?'
-  rf'\b(?:{_HOW}(?:,?\s+{_HOW})*(?:,?\s+{_PLACE})?|{_PLACE})'
+  rf'\b(?:in\s+(?:total|all)|altogether|after\s+rounding|{_HOW}(?:,?\s+{_HOW})*(?:,?\s+{_PLACE})?|{_PLACE})'
   r'\s*\)?\s*\}?\s*\)?\s*\.?$',
   re.I,
 )
@@ -251,6 +258,7 @@ def _spaced(text: str) -> str:
   text = MODULO.sub(r'\\pmod{\1}', text)
   text = PER_MILLE.sub(' permille', text)
   text = SPACES.sub(' ', PAINT.sub('', to_ascii(text))).strip()
+  text = CHANCE.sub(r'\1/\2', MINUS.sub('-', BRACED.sub(r'\1', text)))
   text = MATH_MARK.sub('$', BOLD.sub(r'\1', text))
   while True:
     bare = _undress(text)
@@ -274,4 +282,6 @@ def _undress(text: str) -> str:
       return inner.strip()
   if text.endswith(('.', ',', ';', ':')) and not text.endswith('..'):
     return text[:-1].rstrip().removesuffix('\\')
+  if text.endswith('\\') and not text.endswith('\\\\'):
+    return text[:-1]  # a space, \\ , without its blank
   return text

@@ -43,7 +43,9 @@ _TABLE = {
   ('usd', 1): r'$ dollar dollars USD usd buck bucks',
   ('usd', Fraction(1, 100)): '¢ cent cents',
   ('eur', 1): '€ euro euros EUR',
+  ('eur', Fraction(1, 100)): 'eurocent eurocents',
   ('gbp', 1): '£ GBP',
+  ('gbp', Fraction(1, 100)): 'pence',
   ('cny', 1): '¥ yuan RMB rmb 元',
   ('inr', 1): '₹ rupee rupees',
   ('N', 1): 'N newton newtons Newtons',
@@ -86,8 +88,15 @@ def is_smaller(spelling: str, than: str) -> bool:
   """Returns whether a unit measures the same as another, and is smaller."""
   if spelling not in UNITS or than not in UNITS:
     return False
-  (base, factor), (other, larger) = BASE[UNITS[spelling]], BASE[UNITS[than]]
+  larger_unit = UNITS[than]
+  unit = beside(UNITS[spelling], larger_unit)
+  (base, factor), (other, larger) = BASE[unit], BASE[larger_unit]
   return base == other and factor < larger
+
+
+def beside(name: str, larger: str) -> str:
+  """Returns the unit of the 20 cents of 5 euros 20 cents: a eurocent."""
+  return 'eurocent' if name == '¢' and BASE[larger][0] == 'eur' else name
 
 
 TEMPERATURES = {'C': 'Celsius', 'F': 'Fahrenheit'}  # letters after a degree

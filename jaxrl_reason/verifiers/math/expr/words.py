@@ -6,9 +6,16 @@ in brackets, or before the text of the choice.
 """
 
 import re
+from fractions import Fraction
 
 from jaxrl_reason.verifiers.math.expr import vocabulary
-from jaxrl_reason.verifiers.math.expr.nodes import EMPTY, REALS, Node, number
+from jaxrl_reason.verifiers.math.expr.nodes import (
+  EMPTY,
+  INF,
+  REALS,
+  Node,
+  number,
+)
 from jaxrl_reason.verifiers.math.expr.units import UNITS
 
 NUMBERS = {
@@ -30,6 +37,30 @@ MONTHS = {
     'november december'.split(),
     1,
   )
+}
+ORDINALS = {
+  word: day
+  for day, word in enumerate(
+    'first second third fourth fifth sixth seventh eighth ninth tenth eleventh '
+    'twelfth thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth '
+    'nineteenth twentieth'.split(),
+    1,
+  )
+} | {'thirtieth': 30}
+DAYS = ORDINALS | {
+  f'{tens}{mark}{word}': first + ORDINALS[word]
+  for tens, first in (('twenty', 20), ('thirty', 30))
+  for word in list(ORDINALS)[:9]
+  for mark in ' -'
+}
+# Denominators: one half, two thirds.
+PARTS = {
+  f'{word}{end}': n
+  for word, n in (
+    *(('half', 2), ('quarter', 4)),
+    *((word, n) for word, n in ORDINALS.items() if 3 <= n <= 10),
+  )
+  for end in ('', 's')
 }
 EMPTY_WORDS = frozenset(
   (
@@ -109,10 +140,15 @@ OTHER_LABEL = re.compile(
 POINTS = re.compile('[A-Z]{2,6}')
 BRACKETED = re.compile(r'\(([A-J])\)')
 CLOCK = re.compile(
-  r'([0-9]{1,2}):([0-9]{2})(?::[0-9]{2})? ?(?:\\?,? ?)([ap]\.? ?m\.?)?', re.I
+  r'(?:at )?([0-9]{1,2}):([0-9]{2})(?::[0-9]{2})? ?(?:\\?,? ?)([ap]\.? ?m\.?)?',
+  re.I,
 )
-HOUR = re.compile(r'([0-9]{1,2}) ?([ap])\.? ?m\.?', re.I)
-_ORDINAL = r'([0-9]{1,2})(?: ?\^? ?(?:st|nd|rd|th))?'
+HOUR = re.compile(
+  r"(?:at )?([0-9]{1,2}|[a-z]{3,6})(?: ?o['’]?clock)? ?([ap])\.? ?m\.?", re.I
+)
+_ORDINAL = (
+  rf'([0-9]{{1,2}}(?: ?\^? ?(?:st|nd|rd|th))?|{"|".join(sorted(DAYS)[::-1])})'
+)
 DATE = (
   rf'(?:{_ORDINAL} (?:day )?(?:of )?)?'
   r'(Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?'
@@ -190,11 +226,15 @@ def as_node(text: str) -> Node | None:
     (' no solution', ' no solutions')
   ):
     return EMPTY
+  if phrase == 'infinite':
+    return INF
   if phrase in REAL_WORDS:
     return REALS
   if phrase in INTEGER_WORDS:
     return Node('const', (), 'set:Z')
   value = number_word(phrase)
+  if value is None:
+    value = fraction_word(undressed(text).lower())
   return None if value is None else number(value)
 
 
@@ -208,6 +248,23 @@ def number_word(phrase: str) -> int | None:
   tens, ones = values
   valid = tens % 10 == 0 and 20 <= tens < 100 and 1 <= ones <= 9
   return tens + ones if valid else None
+
+
+def fraction_word(phrase: str) -> Fraction | int | None:
+  """Reads a half, two thirds, three and a half, and minus five."""
+  sign, _, rest = phrase.partition(' ')
+  if sign in ('minus', 'negative'):
+    value = number_word(rest)
+    value = fraction_word(rest) if value is None else value
+    return None if value is None else -value
+  whole, joint, part = phrase.rpartition(' and ')
+  count, _, name = part.rpartition(' ')
+  top = 1 if count in ('a', 'an') or phrase == 'half' else number_word(count)
+  bottom = PARTS.get(name)
+  if top is None or bottom is None or not 0 < top < bottom:
+    return None
+  added = number_word(whole) if joint else 0
+  return None if added is None else added + Fraction(top, bottom)
 
 
 def same_text(a: str, b: str) -> bool:
@@ -284,7 +341,11 @@ def clock(text: str) -> tuple[int, int, str] | None:
 def hour(text: str) -> tuple[int, int, str] | None:
   """Reads a full hour, 6 p.m., in the same form."""
   match = HOUR.fullmatch(undressed(text))
-  return (int(match[1]), 0, match[2].lower()) if match else None
+  if match is None:
+    return None
+  number = NUMBERS.get(match[1].lower(), 0)
+  value = int(match[1]) if match[1].isdigit() else number
+  return (value, 0, match[2].lower()) if 0 < value <= 12 else None
 
 
 def same_clock(a: tuple, b: tuple) -> bool:
@@ -308,13 +369,18 @@ def date(text: str) -> tuple | None:
     return None
   month = MONTHS[match[2][:3].lower()]
   year = int(match[4]) if match[4] else None
-  return int(match[1] or match[3]), month, year
+  return _day(match[1] or match[3]), month, year
+
+
+def _day(text: str) -> int:
+  """Reads the day of 5, 5th and fifth."""
+  return DAYS.get(text.lower()) or int(re.match('[0-9]+', text)[0])
 
 
 def day(text: str) -> tuple | None:
   """Reads (day,) of "5th of June", which may be the answer 5."""
   match = DATE_WORD.fullmatch(undressed(text))
-  return (int(match[1]),) if match and match[1] and not match[3] else None
+  return (_day(match[1]),) if match and match[1] and not match[3] else None
 
 
 def same_date(a: tuple, b: tuple) -> bool:
