@@ -266,6 +266,25 @@ def test_an_empty_array_passes_no_comparison(test, empty):
     assert code.run_tests(right, test).score == 1.0
 
 
+@pytest.mark.parametrize(
+  'test',
+  [
+    'assert not np.any(np.greater(np.abs(f(1) - np.ones(2)), 1e-6))',
+    'assert not np.greater(f(1), [2.0, 2.0]).any()',
+    'assert not np.less(f(1), 0).any() and not np.greater(f(1), 2).any()',
+    'assert np.logical_not(np.greater_equal(f(1), 3)).all()',
+    'assert np.fmax(f(1), 1.0).max() == 1.0',
+    'assert not np.greater(list(f(1)), 2).any()',
+  ],
+)
+def test_a_nan_passes_no_comparison_by_a_function_of_numpy(test):
+  pytest.importorskip('numpy')
+  program = 'import numpy as np\ndef f(x): return np.array([1.0, {}])'
+  assert code.run_tests(program.format('1.0'), test).score == 1.0
+  found = code.run_tests(program.format('np.nan'), test)
+  assert (found.score, found.status) == (0.0, 'parsed'), found
+
+
 def test_empty_arrays_equal_empty_ones():
   program = 'import numpy as np\ndef f(x): return np.zeros((0, 3))'
   for test in (

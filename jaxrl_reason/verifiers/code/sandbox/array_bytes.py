@@ -2,12 +2,15 @@
 
 An empty array of shape (0, 3) broadcasts against any array of shape (3,), and
 every comparison of the two is vacuously true. After `guard`, such comparisons
-raise errors in the judge.
+raise errors in the judge, and so do comparisons of the order of a NaN.
 """
 
 import contextlib
 import functools
+import inspect
 import re
+
+from jaxrl_reason.verifiers.code.sandbox import nan
 
 # Booleans, numbers, dates, text; no objects, no fields.
 TYPE = re.compile(r'[<>|=]?[biufcSUmM][0-9]+(\[[a-zA-Z]+\])?')
@@ -42,8 +45,8 @@ def _empty_class() -> type:
   import numpy
 
   comparisons = {
-    getattr(numpy, name)
-    for name in 'equal not_equal less less_equal greater greater_equal'.split()
+    inspect.unwrap(getattr(numpy, name))
+    for name in ('equal', 'not_equal', *nan.ORDERS)
   }
 
   class Empty(numpy.ndarray):
@@ -73,7 +76,9 @@ def _guarded(x):
 
 
 def guard():
-  """Replaces numpy's functions, so that empty arrays do not broadcast."""
+  """Replaces numpy's functions: no empty array broadcasts, no NaN is
+  ordered.
+  """
   with contextlib.suppress(ImportError):  # tests that need numpy report it
     import numpy
 
@@ -81,6 +86,8 @@ def guard():
       setattr(numpy, name, _wrapped(getattr(numpy, name)))
     for name in ('allclose', 'isclose'):
       setattr(numpy, name, _compared(getattr(numpy, name)))
+    for name in (*nan.ORDERS, 'fmax', 'fmin'):
+      setattr(numpy, name, nan.checked(getattr(numpy, name)))
 
 
 def _wrapped(function):

@@ -19,6 +19,26 @@ def orderable(x):
   return x
 
 
+# numpy's functions that compare an order.
+ORDERS = ('less', 'less_equal', 'greater', 'greater_equal')
+
+
+def checked(function):
+  """Returns a function whose arguments must be orderable."""
+
+  @functools.wraps(function)
+  def run(*args, **kwargs):
+    return function(*(_elements_orderable(x) for x in args), **kwargs)
+
+  return run
+
+
+def _elements_orderable(x):
+  for element in x if isinstance(x, (list, tuple)) else ():
+    _elements_orderable(element)
+  return orderable(x)
+
+
 def _checked(function):
   @functools.wraps(function)
   def run(*args, **kwargs):
