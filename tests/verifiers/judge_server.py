@@ -5,6 +5,7 @@ it was asked is kept, with times, headers and the most requests at once.
 """
 
 import base64
+import codecs
 import http.server
 import json
 import re
@@ -31,6 +32,13 @@ ENCODINGS = {
   'base64-reversed': lambda key: ENCODINGS['base64'](key)[::-1],
   'base64-of-reversed': lambda key: ENCODINGS['base64'](key[::-1]),
   'base32': lambda key: base64.b32encode(key.encode()).decode(),
+  'rot13': lambda key: codecs.encode(key, 'rot13'),
+  'base85': lambda key: base64.b85encode(f'a: {key}'.encode()).decode(),
+  'ascii85': lambda key: base64.a85encode(f'key {key}'.encode()).decode(),
+  'utf16': lambda key: base64.b64encode(key.encode('utf-16')).decode(),
+  'utf16-be': lambda key: base64.b64encode(key.encode('utf-16-be')).decode(),
+  'utf16-hex': lambda key: key.encode('utf-16').hex(),
+  'utf16-base85': lambda key: base64.b85encode(key.encode('utf-16')).decode(),
   'url-twice': lambda key: urllib.parse.quote(ENCODINGS['percent'](key)),
   'numbers': lambda key: str(list(key.encode())),
   'octal': lambda key: ''.join(f'\\{ord(c):03o}' for c in key),

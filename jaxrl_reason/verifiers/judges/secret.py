@@ -6,6 +6,7 @@ breaks and escaped punctuation do not matter.
 """
 
 import base64
+import codecs
 import itertools
 import re
 from collections.abc import Callable, Iterator
@@ -19,18 +20,27 @@ CHARACTER = re.compile(
   re.IGNORECASE | re.DOTALL,
 )
 LITERAL = re.compile('()()(?s:.)')
-# Encoders, and the bits of one character.
-ENCODERS = ((base64.b64encode, 6), (base64.b32encode, 5))
-# Numbers of a character in hexadecimal, decimal, octal and binary.
-NUMBERS = ('02x', 'd', '03o', '08b')
+# Encoders, the bytes of one group, and the characters of it.
+ENCODERS = (
+  (base64.b64encode, 3, 4),
+  (base64.b32encode, 5, 8),
+  (base64.b85encode, 4, 5),
+  (base64.a85encode, 4, 5),
+)
+WHOLE_GROUPS = frozenset((base64.b85encode, base64.a85encode))
+CHARSETS = ('utf-8', 'utf-16-le', 'utf-16-be')
+MIN_ENCODED = 4  # letters and digits; fewer stand in other texts too
+# Numbers of a character in hexadecimal (also of UTF-16), decimal, octal and
+# binary.
+NUMBERS = ('02x', '04x', 'd', '03o', '08b')
 
 
 def remover(secret: str) -> Callable[[str], str]:
   """Returns a function that replaces the secret in a text by `***`.
 
-  It finds any 8 characters of the secret, or of its base64 or base32 wherever
-  the secret begins in the encoded text, and the numbers of 8 characters; each
-  of these in any case, or reversed.
+  It finds any 8 characters of the secret, of its rot13, or of its base64,
+  base32 or base85 wherever the secret begins in the encoded text, and the
+  numbers of 8 characters; each of these in any case, or reversed.
   """
   pieces = frozenset(_pieces(secret))
   sizes = sorted({len(piece) for piece in pieces})
@@ -65,7 +75,7 @@ def _letters(text: str, reading: re.Pattern) -> Iterator[tuple[str, int, int]]:
 def _pieces(secret: str) -> Iterator[str]:
   """Yields the parts of a secret that are removed, as letters and digits."""
   for text in (secret, secret[::-1]):
-    forms = [(text, PART)]
+    forms = [(text, PART), (codecs.encode(text, 'rot13'), PART)]
     forms += [
       (''.join(f'{ord(c):{number}}' for c in text), PART * len(f'{1:{number}}'))
       for number in NUMBERS
@@ -84,8 +94,15 @@ def _encoded(text: str) -> Iterator[str]:
 
   Other text may stand in front of it: one to four bytes, modulo the group.
   """
-  for encode, bits in ENCODERS:
-    for before in range(3 if bits == 6 else 5):
-      found = encode(bytes(before) + text.encode()).decode()
-      end = 8 * (before + len(text)) // bits
-      yield found[-(-8 * before // bits) : end]
+  for (encode, size, chars), charset in itertools.product(ENCODERS, CHARSETS):
+    data = text.encode(charset)
+    for before in range(size):
+      found = encode(b'\1' * before + data).decode()
+      if encode in WHOLE_GROUPS:
+        start = chars * -(-before // size)
+        end = chars * ((before + len(data)) // size)
+      else:
+        start = -(-before * chars // size)
+        end = (before + len(data)) * chars // size
+      if sum(c.isalnum() for c in found[start:end]) >= MIN_ENCODED:
+        yield found[start:end]
