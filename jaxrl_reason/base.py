@@ -389,11 +389,11 @@ class TrainState:
   step: jax.Array  # i32 [], updates done since the run began
   params: Params
   opt_state: Any
-  # Trained weights of the reference; only if the loss reads a reference that is
-  # not the model with its adapters off.
+  # Trained weights of a reference that is not the model with its adapters off.
   ref_params: Params | None = None
   # Weights of a teacher that is another model than the policy.
   teacher_params: Params | None = None
+  reward_params: Params | None = None  # of a reward model that rewards read
   critic: Any = None  # critics.CriticState, only when the loss reads one
   coefs: dict | None = None  # loss coefficients that change during the run
   # Memories of parts and kinds of rounds, by name; None: there are none.

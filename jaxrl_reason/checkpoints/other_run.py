@@ -17,7 +17,8 @@ from etils import epath
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.checkpoints import files, manager
 
-PARAMS = 'params/'  # where the paths of parameters begin in a record
+# Where the paths of the parameters, and of a critic's, begin in a record.
+PARAMS, CRITIC = 'params/', 'critic/params/'
 
 
 def is_run(folder: str) -> bool:
@@ -37,14 +38,21 @@ class Weights:
 
   Attributes:
     shapes: path -> ShapeDtypeStruct.
+    arrays: the same of every array of the state.
 
   Raises:
     ValueError: the checkpoint does not exist.
     manager.Damaged: its files differ from the files that were saved.
   """
 
-  def __init__(self, workdir: epath.PathLike, step: int | None = None):
-    """Args: step: of the checkpoint; None selects the newest one."""
+  def __init__(
+    self, workdir: epath.PathLike, step: int | None = None, over: str = ''
+  ):
+    """Args:
+    step: of the checkpoint; None selects the newest one.
+    over: beginning of the paths of arrays that replace parameters, such as
+      'critic/params/body/'; '': none.
+    """
     workdir = files.absolute(workdir)
     checkpoints = manager.Checkpoints(workdir, keep=1)
     step = _existing(workdir, checkpoints.steps(), step)
@@ -58,11 +66,14 @@ class Weights:
         'the checkpoint before it'
       )
     arrays = checkpoints.record(step)['arrays']
-    self.shapes = {
-      path.removeprefix(PARAMS): _shape_of(description)
-      for path, description in arrays.items()
-      if path.startswith(PARAMS)
+    self.arrays = {path: _shape_of(text) for path, text in arrays.items()}
+    self._at = {
+      path.removeprefix(start): path
+      for start in filter(None, (PARAMS, over))
+      for path in arrays
+      if path.startswith(start)
     }
+    self.shapes = {path: self.arrays[at] for path, at in self._at.items()}
 
   def read(self, shardings: dict[str, jax.sharding.Sharding]) -> dict[str, Any]:
     """Reads parameters by path; every process must call this.
@@ -70,12 +81,19 @@ class Weights:
     Args:
       shardings: by path, of the parameters to read.
     """
+    at = {path: x for path, x in self._at.items() if path in shardings}
+    found = self.read_arrays({x: shardings[path] for path, x in at.items()})
+    return {path: found[x] for path, x in at.items()}
+
+  def read_arrays(
+    self, shardings: dict[str, jax.sharding.Sharding]
+  ) -> dict[str, Any]:
+    """Reads arrays of the state by path; every process must call this."""
     wanted = {
-      PARAMS + path: jax.ShapeDtypeStruct(
-        x.shape, x.dtype, sharding=shardings[path]
+      path: jax.ShapeDtypeStruct(
+        self.arrays[path].shape, self.arrays[path].dtype, sharding=where
       )
-      for path, x in self.shapes.items()
-      if path in shardings
+      for path, where in shardings.items()
     }
     args = ocp.args.PyTreeRestore(
       item=wanted,
@@ -83,8 +101,7 @@ class Weights:
       partial_restore=True,
     )
     handler = ocp.PyTreeCheckpointHandler()
-    arrays = handler.restore(self._folder / manager.STATE, args=args)
-    return {k.removeprefix(PARAMS): x for k, x in arrays.items()}
+    return handler.restore(self._folder / manager.STATE, args=args)
 
 
 def _existing(workdir, steps: list[int], step: int | None) -> int:
@@ -93,6 +110,22 @@ def _existing(workdir, steps: list[int], step: int | None) -> int:
   if step is not None and step not in steps:
     raise ValueError(f'{workdir} has no checkpoint of step {step}: {steps}')
   return steps[-1] if step is None else step
+
+
+def newest_with(
+  workdir: epath.PathLike, path: str, step: int | None = None
+) -> int | None:
+  """Returns the newest checkpoint with an array of that path, or None.
+
+  Args:
+    step: of the only checkpoint to look at; None: all.
+  """
+  checkpoints = manager.Checkpoints(files.absolute(workdir), keep=1)
+  steps = [s for s in reversed(checkpoints.steps()) if step in (None, s)]
+  found = (s for s in steps if path in checkpoints.record(s)['arrays'])
+  newest = next(found, None)
+  checkpoints.close()
+  return newest
 
 
 def read_params(

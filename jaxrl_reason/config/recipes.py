@@ -68,7 +68,8 @@ def smoke(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
   Algorithm, rewards, environment and execution path do not change. Random
   weights of the same family replace a published model. The problems in
-  `PROBLEMS` replace problems from files or downloads.
+  `PROBLEMS` replace problems from files or downloads, and its pairs replace the
+  pairs of stages that learn from pairs.
   """
   c.model.update(SIZES)
   c.log_every = 1
@@ -80,6 +81,8 @@ def smoke(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     stage.logprob_chunk = min(stage.logprob_chunk, 16)
     stage.optimizer.warmup_steps = 0
   c.pretrain.rows = c.sft.rows = c.preference.rows = c.reward_model.rows = 8
+  for stage in (c.preference, c.reward_model):
+    stage.pairs = str(PROBLEMS / 'pairs.jsonl') if stage.pairs else ''
   c.rl.update(prompts=8, samples=4, workers=1, cache_segments=1)
   for key, most in dict(parts=2, minibatches=2, overlong=8).items():
     c.rl[key] = min(c.rl[key], most)

@@ -16,6 +16,7 @@ from jaxrl_reason.config.rl_sections import (
   Loss,
   Reference,
   Replay,
+  RewardWeights,
   Shaping,
   Teacher,
   TemperatureControl,
@@ -94,6 +95,7 @@ class RL(Training):
   reference_memory: str = 'device'
   reference: Reference = Reference()
   teacher: Teacher = Teacher()
+  reward_model: RewardWeights = RewardWeights()
   # Padding in the passes that compute log-probs (`update/packing.py`). whole:
   # padding is computed too; packed:TOKENS: sequences are packed into rows of
   # TOKENS tokens, at least prompt_len + completion_len; buckets:N: rows are

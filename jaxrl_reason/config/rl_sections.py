@@ -183,6 +183,15 @@ class Teacher(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class RewardWeights(Record):
+  """The reward model behind the reward 'reward_model' (docs/stages.md)."""
+
+  # A stage of kind reward_model that is before this one, or WORKDIR[@step] of
+  # another run with such a stage and the policy's tokenizer. '': none.
+  weights: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
 class TemperatureControl(Record):
   """Control of the sampling temperature towards a target entropy.
 

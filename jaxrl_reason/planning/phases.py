@@ -191,6 +191,11 @@ class _Costs:
     inside = learner.epochs * ('teacher_kl' in learner.needs)
     return before * one, inside * one
 
+  def reward(self, learner) -> float:
+    """Counts the FLOPs of a reward model."""
+    critic = learner.reward_model
+    return self.forward(self.rows, 0, critic.model) if critic else 0.0
+
   def generate(self, prompts: int, samples: int) -> float:
     p, c = self.prompt_len, self.new
     prefill = p * self.of((p - 1) / 2) - (p - 1) * _head(self.model)
@@ -314,7 +319,8 @@ def _fused(parts: Prepared) -> Phase:
     _token_trips(dataclasses.replace(gen, turns=_env(parts, turns.of))),
     costs.generate(c.prompts, c.samples)
     + (scored + passes) * one
-    + sum(costs.teacher(learner)),
+    + sum(costs.teacher(learner))
+    + costs.reward(learner),
   )
 
 

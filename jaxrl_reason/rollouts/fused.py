@@ -196,7 +196,8 @@ class FusedSource:
     """Returns the trajectories of one step.
 
     Args:
-      control: `TrainState.control`, which rewards may read.
+      control: `TrainState.control`, which rewards may read, with the weights
+        of a reward model as `views.REWARD`.
       root: the run's key; step: i32 [].
       stop: int [E] stop tokens.
     """
@@ -212,7 +213,8 @@ class FusedSource:
     if not self.greedy:
       return found
     best = greedy(self.gen, params, prompts, root, step, sampling, stop)
-    best = self._see(params, prompts, best, (root, step, 'greedy views'))
+    noise = root, step, 'greedy views'
+    best = self._see(params, control, prompts, best, noise)
     best = self.reward_fn(best, prompts.answer, control)
     return found.replace(greedy=best)
 
@@ -226,10 +228,10 @@ class FusedSource:
     """
     n = rollout.tokens.shape[0]
     answers = jax.tree.map(lambda x: batch_lib.per_row(x, n), prompts.answer)
-    seen = self._see(params, prompts, rollout, noise)
+    seen = self._see(params, control, prompts, rollout, noise)
     return self.reward_fn(seen, answers, control)
 
-  def _see(self, params, prompts, rollout: Rollout, noise) -> Rollout:
+  def _see(self, params, control, prompts, rollout: Rollout, noise) -> Rollout:
     """Adds the views that the rewards read, if they read any.
 
     Args:
@@ -237,4 +239,4 @@ class FusedSource:
     """
     if self.views is None:
       return rollout
-    return self.views(params, prompts, rollout, key_of(*noise))
+    return self.views(params, prompts, rollout, key_of(*noise), control)

@@ -5,12 +5,14 @@ reference, direct           f32 [N,A], of the policy, of the reference answer;
                             with reference_mask, see `kernels.reference`
 group                       i32 [N], equal for the samples of a prompt
 uniform                     f32 [N], noise by (key, row)
+reward_model                f32 [N], the output of a reward model
 mask                        bool [N,C], tokens sampled; always present
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,8 @@ from jaxrl_reason.base import Model, Prompts, Rollout
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.rewards.kernels import likelihood, reference, token_bytes
 from jaxrl_reason.verifiers.tasks import problem
+
+REWARD = 'reward_model'
 
 
 def entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -73,6 +77,8 @@ class Views:
     parts: parts of the rows, computed one after another.
     table: `token_bytes_table` of the tokenizer, in which views of the reference
       answer find the marker.
+    reward: function of (weights of the reward model, policy's weights, rows)
+      to rewards [N]; None: there is no reward model.
   """
 
   model: Model
@@ -81,9 +87,15 @@ class Views:
   chunk: int = 0
   parts: int = 1
   table: np.ndarray | None = None
+  reward: Callable | None = None
 
   def __call__(
-    self, params, prompts: Prompts, rollout: Rollout, key: jax.Array
+    self,
+    params,
+    prompts: Prompts,
+    rollout: Rollout,
+    key: jax.Array,
+    control: dict | None = None,
   ) -> Rollout:
     n = rollout.tokens.shape[0]
     out = {'mask': rollout.sampled}
@@ -91,6 +103,9 @@ class Views:
       out['group'] = jnp.arange(n) // (n // prompts.tokens.shape[0])
     if 'uniform' in self.names:
       out['uniform'] = likelihood.uniforms(key, n)
+    if REWARD in self.names:
+      score = functools.partial(self.reward, control[REWARD], params)
+      out[REWARD] = self._by_parts(score, prompts, rollout)
     if set(TOKEN_VIEWS) & set(self.names):
       out |= self._of_tokens(params, prompts, rollout, self.names)
     if reference.VIEWS & set(self.names):
@@ -135,7 +150,7 @@ class Views:
     return jnp.take_along_axis(logp, place, axis=1)
 
   def _of_tokens(self, params, prompts, rollout, names) -> dict[str, jax.Array]:
-    n, c = rollout.tokens.shape
+    c = rollout.tokens.shape[1]
     wanted = {k: f for k, f in TOKEN_VIEWS.items() if k in names}
 
     def read(logits, tokens):
@@ -146,9 +161,13 @@ class Views:
         self.model, params, rows, read, start=self.start, chunk=self.chunk
       )[0]
 
+    out = self._by_parts(of_part, prompts, rollout)
+    return {k: x[:, -c:] for k, x in out.items()}
+
+  def _by_parts(self, of_part, prompts: Prompts, rollout: Rollout):
+    """Computes `of_part` of the rows, one part of them at a time."""
     # There may be fewer greedy completions than micro-batches, so the number of
     # parts has to divide both.
-    parts = math.gcd(n, self.parts)
+    parts = math.gcd(rollout.tokens.shape[0], self.parts)
     rows = batch_lib.split(batch_lib.rows_of(prompts, rollout), parts)
-    out = batch_lib.join(jax.lax.map(of_part, rows))
-    return {k: x[:, -c:] for k, x in out.items()}
+    return batch_lib.join(jax.lax.map(of_part, rows))

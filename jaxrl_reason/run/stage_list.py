@@ -30,6 +30,7 @@ KEEP = {
   'critic': 'critic',
   'control': 'control',
 }
+OF_STAGE = 'stage:'  # before a stage's name, in `rl.reward_model.weights`
 START = 'start'  # `named.<name>.weights`: the run's first weights
 STAGE_KEYS = ('kind', 'weights', 'keep')
 # Keys that a stage may change besides its kind's section.
@@ -87,6 +88,7 @@ def each(config: ml_collections.ConfigDict | Run) -> list[Planned]:
     seen[name] += 1
     number = f'#{seen[name]}' if seen[name] > 1 else ''
     planned = _with_archive(_planned(run, name, name + number), out)
+    planned = _with_reward_model(planned, out)
     rules.refuse(order_rules, planned, out)
     out.append(planned)
   return out
@@ -202,6 +204,21 @@ def _with_archive(planned: Planned, before: list[Planned]) -> Planned:
     return planned
   config = planned.config.changed({'data.solutions': same[-1]})
   return dataclasses.replace(planned, config=config)
+
+
+def _with_reward_model(planned: Planned, before: list[Planned]) -> Planned:
+  """Returns the stage with the newest stage of the reward model that it names,
+  if a stage has that name.
+  """
+  wanted = planned.config.rl.reward_model.weights
+  names = [p.name for p in before if p.kind == 'reward_model']
+  same = [name for name in names if name.partition('#')[0] == wanted]
+  if not same or planned.kind != 'rl':
+    return planned
+  key, value = 'rl.reward_model.weights', f'{OF_STAGE}{same[-1]}'
+  return dataclasses.replace(
+    planned, config=planned.config.changed({key: value})
+  )
 
 
 def order_rules(planned: Planned, before: list[Planned]) -> rules.Rows:

@@ -5,6 +5,7 @@ params -> a new state; fields in `named.<name>.keep` are carried over
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from jaxrl_reason.checkpoints import manager, other_run
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run import stages, states
 from jaxrl_reason.run.prepare import Prepared
-from jaxrl_reason.run.rl import teachers
+from jaxrl_reason.run.rl import reward_models, teachers
 from jaxrl_reason.run.stage_list import Planned
 from jaxrl_reason.update import optim
 
@@ -54,28 +55,36 @@ class StageTransition:
       else:
         params = states.init_params(self.parts, self.workdir)
     else:
-      params = self._at_the_end_of(p.weights, layout)
+      key = f'named.{p.name}.weights={p.weights!r}'
+      at = self._end_of(key, p.weights)
+      params = other_run.read_stage(*at, layout.shardings.params)
     teacher = teachers.load(
       p.config.rl.teacher, p.config.model, layout.shardings.teacher_params
     )
-    state = layout.begin(params, total, teacher)
+    reward = self._reward_params(layout)
+    state = layout.begin(params, total, teacher, reward)
     fields = [staging.KEEP[what] for what in p.keep]
     kept = {k: getattr(before, k) for k in fields}
     # The moments stay; the learning rate follows this stage's own schedule.
     return state.replace(**optim.rescheduled(kept))
 
-  def _at_the_end_of(self, name: str, layout: states.Layout) -> Any:
-    """Reads the last weights of an earlier stage from disk."""
+  def _reward_params(self, layout: states.Layout) -> Any:
+    """Reads the weights of the stage's reward model, if it has one."""
+    c = self.planned[self.index].config
+    name, where = c.rl.reward_model.weights, layout.shardings.reward_params
+    end_of = functools.partial(self._end_of, reward_models.KEY)
+    return reward_models.load(name, c.model, where, end_of)
+
+  def _end_of(self, key: str, name: str) -> tuple[epath.Path, int]:
+    """Returns the workdir and the last checkpoint of an earlier stage."""
     self.checkpoints.wait()
     number = [p.name for p in self.planned].index(name)
     for step in reversed(self.checkpoints.steps()):
       record = self.checkpoints.record(step)
       if record['stage'] == number and record['finished']:
-        where = layout.shardings.params
-        return other_run.read_stage(self.workdir, step, where)
+        return self.workdir, step
     raise ValueError(
-      f'named.{self.planned[self.index].name}.weights={name!r}: '
-      f'{self.workdir}/checkpoints has no end of that stage any more'
+      f'{key}: {self.workdir}/checkpoints has no end of stage {name} any more'
     )
 
 

@@ -9,6 +9,7 @@
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,7 @@ from jaxrl_reason.run.rl import turn_settings as run_turns
 from jaxrl_reason.run.rl.host_step import HostStep
 from jaxrl_reason.run.rl.invalid_rewards import InvalidRewards
 from jaxrl_reason.run.rl.learners import learner
+from jaxrl_reason.update import critics
 from jaxrl_reason.update.learner import Learner
 
 
@@ -253,8 +255,10 @@ def fused_source(
     run_turns.refuse_views(rl, names)
     parts = learn.minibatches * learn.micro_batches
     table, _ = token_bytes_table(tokenizer)
+    reward = learn.reward_model
+    reward = reward and functools.partial(critics.evaluate, reward)
     views = Views(
-      learn.model, names, learn.start, learn.logprob_chunk, parts, table
+      learn.model, names, learn.start, learn.logprob_chunk, parts, table, reward
     )
   kinds = sources.kinds_of_rounds(rl)
   greedy = 'greedy_reward' in learn.needs

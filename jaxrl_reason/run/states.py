@@ -1,5 +1,6 @@
 """Builds the TrainState of a stage: shapes, shardings and first weights."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from jaxrl_reason.checkpoints import other_run, pretrained
 from jaxrl_reason.models import spec
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.run.prepare import Prepared
+from jaxrl_reason.update import critics
 from jaxrl_reason.update import learner as learner_lib
 
 
@@ -52,18 +54,35 @@ class Layout:
       host = 'teacher_params' in learner.offload
       template = template.replace(teacher_params=spec.abstract(teacher))
       where = where.replace(teacher_params=_frozen(teacher, mesh, host))
+    reward = learner.reward_model
+    if reward is not None:
+      shapes, laid = _of_critic(reward, mesh)
+      template = template.replace(reward_params=shapes)
+      where = where.replace(reward_params=laid)
     self.template, self.shardings = template, where
 
-  def begin(self, params, total: int, teacher: Any = None) -> TrainState:
+  def begin(
+    self, params, total: int, teacher: Any = None, reward: Any = None
+  ) -> TrainState:
     """Builds a stage's first state: given parameters, a new optimizer.
 
     Args:
       params: donated, as a step donates its state, so that they are not copied.
       total: steps of the run before this stage.
       teacher: the weights of a teacher that is another model, or None.
+      reward: the weights of a reward model, or None.
     """
     state = self._make(params, jnp.int32(total))
-    return state.replace(teacher_params=teacher)
+    return state.replace(teacher_params=teacher, reward_params=reward)
+
+
+def _of_critic(critic: critics.Critic, mesh: jax.sharding.Mesh):
+  """Returns the shapes of a critic's weights and their shardings."""
+  specs = critic.model.specs
+  first = functools.partial(critics.first_params, critic)
+  shapes = jax.eval_shape(first, spec.abstract(specs))
+  laid = sharding.shardings(specs, mesh, sharding.TRAIN_RULES)
+  return shapes, sharding.state_shardings(shapes, laid, mesh)
 
 
 def _frozen(specs: Any, mesh: jax.sharding.Mesh, host: bool) -> Any:

@@ -44,7 +44,7 @@ from jaxrl_reason.run.records import (
 )
 from jaxrl_reason.run.records.journal import Journal, aside, say
 from jaxrl_reason.run.rl import reward_functions as rewarding
-from jaxrl_reason.run.rl import sources, teachers
+from jaxrl_reason.run.rl import reward_models, sources, teachers
 
 
 def run(
@@ -89,6 +89,7 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
     rewarding.check(own.rl, own.data, problems, tokenizer)
     sources.check(own.rl, own.data, problems)
     teachers.check(own.rl.teacher, own.data, problems, tokenizer)
+    reward_models.check(own.rl.reward_model.weights, tokenizer)
   compiled = compile_log.Log()
   spent = goodput.Spent(started, compiled)
   w = config.watchdog

@@ -36,7 +36,7 @@ from jaxrl_reason.run.process import (
 )
 from jaxrl_reason.run.process import workdir as workdirs
 from jaxrl_reason.run.records import events, metrics
-from jaxrl_reason.run.rl import programs, sources, teachers
+from jaxrl_reason.run.rl import programs, reward_models, sources, teachers
 from jaxrl_reason.run.rl import reward_functions as rewarding
 from jaxrl_reason.studies import traced
 from jaxrl_reason.studies.telling import Telling
@@ -309,7 +309,9 @@ def _first(configs, own, made, layout: Stacked) -> TrainState:
     teacher = teachers.load(
       config.rl.teacher, config.model, layout.one.shardings.teacher_params
     )
-    each.append(layout.one.begin(params, 0, teacher))
+    name, where = config.rl.reward_model.weights, layout.one.shardings
+    reward = reward_models.load(name, config.model, where.reward_params)
+    each.append(layout.one.begin(params, 0, teacher, reward))
   return layout.stack(each)
 
 

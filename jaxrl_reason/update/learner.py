@@ -54,6 +54,7 @@ class Learner:
     reference_memory: 'device', or 'host' to keep the reference in host memory
       and copy it to the device for each scoring pass.
     teacher: the model that a distillation loss reads, or None.
+    reward_model: the model that a reward reads, or None.
     packing: how rows are packed to save padding; None computes padded rows.
     part_names: names of the reward's parts, for the metrics.
     chain: the parts that are applied around an update, with their memories.
@@ -75,6 +76,7 @@ class Learner:
   balance_coef: float = 0.0
   reference_memory: str = 'device'
   teacher: Teacher | None = None
+  reward_model: critics.Critic | None = None
   packing: packing_lib.How | None = None
   part_names: tuple[str, ...] = ()
   chain: Chain = Chain()

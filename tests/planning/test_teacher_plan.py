@@ -121,3 +121,16 @@ def test_stages_of_pairs_are_counted(alone):
   bytes_of = described.on_chip(found['reward_model'].state)
   # The policy, a copy with its head, and two moments of the copy.
   assert bytes_of == pytest.approx(4 * (4 * n + 3 * 128), rel=1e-3)
+
+
+def test_a_reward_model_is_counted(alone):
+  """Its weights with a head, and a pass over rows without logits."""
+  part = {'answer': {'reward': 'reward_model'}}
+  own = dict(rl__algorithm='reinforce', rl__rewards=part)
+  own['rl__reward_model__weights'] = 'stage:reward_model'
+  step = planned(**own)['step']
+  n = trees.n_params(alone.state.params)
+  assert grown(step, alone) == 4 * (n + 128)
+  rows, columns = 64 * 8, 20 + 17
+  one = rows * columns * 2 * n
+  assert step.flops - alone.flops == pytest.approx(one, rel=0.1)

@@ -12,8 +12,12 @@ from test_recipe_features import recipe, rows
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import trees
-from jaxrl_reason.run import prepare, train
-from jaxrl_reason.run.rl import learners, programs
+from jaxrl_reason.base import Prompts, Rows
+from jaxrl_reason.checkpoints import other_run
+from jaxrl_reason.rollouts import views
+from jaxrl_reason.run import prepare, stages, train
+from jaxrl_reason.run.rl import learners, programs, reward_models
+from jaxrl_reason.update import critics
 
 pytestmark = pytest.mark.one_device
 
@@ -150,21 +154,6 @@ def test_eight_devices_equal_one(pairs, tmp_path):
   assert np.abs(head).max() > 1e-4
 
 
-@pytest.mark.parametrize(
-  'flat, message',
-  [
-    ({'pairs': ''}, "reward_model.pairs='': name a file"),
-    ({'logprob_chunk': 4}, 'reward_model.logprob_chunk=4: .* no logits'),
-    ({'balance_coef': 0.1}, 'reward_model.balance_coef=0.1'),
-    ({'rows': 8, 'micro_batches': 3}, 'reward_model.rows = 8 does not divide'),
-  ],
-)
-def test_settings_without_effect_are_refused(flat, message, pairs, tmp_path):
-  flat = {f'reward_model.{key}': value for key, value in flat.items()}
-  with pytest.raises(ValueError, match=message):
-    prepare.prepare(rewarding(pairs, **flat), tmp_path)
-
-
 def test_pairs_without_a_rejected_answer_are_refused(tmp_path):
   path = tmp_path / 'pairs.jsonl'
   path.write_text('{"prompt": "1+1=", "chosen": "2"}\n')
@@ -194,3 +183,158 @@ def test_adapters_are_a_second_set_of_them(pairs, tmp_path):
   paths = trees.flatten(state.critic.params['body'])
   assert paths and all(path.startswith('lora/') for path in paths)
   assert rows(tmp_path, 'reward_model')[-1]['train/preferred'] > 0.8
+
+
+def reinforcing(weights, **flat):
+  """Returns an rl run whose reward is that of a reward model."""
+  c = recipe(**{'rl.optimizer.lr': 1e-2, 'rl.steps': 4} | flat)
+  c.rl.reward_model.weights = str(weights)
+  c.rl.rewards = dict(
+    answer=dict(reward='task', weight=0.0),
+    preferred=dict(reward='reward_model', weight=1.0),
+  )
+  return c
+
+
+def preferred(workdir):
+  return [row['train/reward/preferred'] for row in rows(workdir)]
+
+
+def test_a_policy_learns_what_the_reward_model_prefers(rewarded, tmp_path):
+  """From another run, of another size than the policy."""
+  where, state = rewarded
+  own = {'rl.steps': 20, 'rl.samples': 8, 'model.width': 24}
+  got = train.run(reinforcing(where, **own), tmp_path)
+  found = preferred(tmp_path)
+  assert np.mean(found[-4:]) > np.mean(found[:4]) + 0.2
+  jax.tree.map(
+    np.testing.assert_array_equal, got.reward_params, state.critic.params
+  )
+
+
+@pytest.mark.parametrize('micro_batches', [1, 4])
+def test_the_reward_of_a_step_is_the_head_on_each_row_alone(
+  micro_batches, rewarded, tmp_path
+):
+  where, trained = rewarded
+  c = reinforcing(where, **{'rl.micro_batches': micro_batches})
+  parts = prepare.prepare(c, tmp_path)
+  run, weights = parts.config, trained.critic.params
+  learn = learners.learner(run, parts.model, 'rl')
+  rest = parts.problems.kernel, parts.tokenizer
+  source, encode, sampling = stages.fused_source(run.rl, run.data, learn, *rest)
+  row = stages.prompt_encoder(run.rl, run.data, parts.tokenizer, encode)
+  prompts = trees.stacked([row(i, parts.problems.train[i]) for i in range(4)])
+  prompts = Prompts(**jax.tree.map(jnp.asarray, prompts))
+  step, control = jnp.int32(0), {views.REWARD: weights}
+  found = jax.jit(source)(
+    trained.params, control, prompts, parts.root, step, sampling, parts.stop
+  )
+  for i, length in enumerate(np.asarray(found.rollout.length)):
+    b = i // run.rl.samples
+    prompt = np.asarray(prompts.tokens[b])[np.asarray(prompts.valid[b])]
+    answer = np.asarray(found.rollout.tokens[i, :length])
+    ids = np.concatenate([prompt, answer])[None]
+    hidden = parts.model.hidden(weights['body'], ids, ids == ids)[0, -1]
+    want = np.float64(hidden) @ np.float64(weights['reward_head'])
+    np.testing.assert_allclose(found.reward.parts[i, 1], want, rtol=1e-4)
+    np.testing.assert_allclose(found.reward.total[i], want, rtol=1e-4)
+  assert np.ptp(found.reward.total) > 0.1
+
+
+def in_one_run(pairs, **flat):
+  """Returns a run whose rl stage reads the reward model of an earlier stage."""
+  c = reinforcing('reward_model', stages=('sft', 'reward_model', 'rl'))
+  c.reward_model = rewarding(pairs).reward_model
+  c.sft.update(steps=2)
+  c.update_from_flattened_dict({'checkpoint.every': 2, 'reward_model.steps': 4})
+  c.update_from_flattened_dict(flat)
+  return c
+
+
+@pytest.mark.parametrize('rank', [0, 2])
+def test_an_rl_stage_reads_the_stage_before_it(rank, pairs, tmp_path):
+  """With adapters too, and in a resumed run as in an uninterrupted one."""
+  c = in_one_run(pairs, **{'lora.rank': rank, 'checkpoint.keep': 9})
+  want = train.run(c, tmp_path / 'whole')
+  ended = other_run.Weights(tmp_path / 'whole', 6)
+  paths = trees.flatten(want.reward_params)
+  device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  saved = ended.read_arrays({f'critic/params/{k}': device for k in paths})
+  for path, x in paths.items():
+    np.testing.assert_array_equal(x, saved[f'critic/params/{path}'])
+  assert rank == 0 or all('lora' in path for path in paths if 'body' in path)
+  cut = tmp_path / 'cut'
+  shutil.copytree(tmp_path / 'whole', cut)
+  # With rank 2 before the first step of the stage, else inside it.
+  for step in ('10', '8')[: 1 + bool(rank)]:
+    shutil.rmtree(cut / 'checkpoints' / step)
+  got = train.run(c, cut)
+  for path, x in trees.flatten(want.params).items():
+    np.testing.assert_array_equal(trees.flatten(got.params)[path], x)
+  assert preferred(cut) == preferred(tmp_path / 'whole')
+
+
+def test_adapters_of_another_run_are_merged(pairs, tmp_path):
+  """Its rewards are those of the adapters in the run that trained them."""
+  lora = {'lora.rank': 2, 'lora.alpha': 64.0}
+  state = train.run(
+    in_one_run(pairs, **lora, **{'rl.steps': 1}), tmp_path / 'one'
+  )
+  c = reinforcing(tmp_path / 'one', **{'rl.steps': 1})
+  other = train.run(c, tmp_path / 'other')
+  assert not any('lora' in path for path in trees.flatten(other.reward_params))
+  given = pairs_of_rows(np.random.default_rng(1))
+  batch = Rows(given['tokens'][:, 0] % 9, given['valid'][:, 0])
+  found = []
+  sources = ('stage:rm', lora, state), (f'{tmp_path}/one', {}, other)
+  for name, flat, params in sources:
+    run = prepare.prepare(recipe(**flat), tmp_path / 'parts')
+    own = run.config.model, run.model, run.config.trained_paths
+    critic = reward_models.of(name, *own)
+    rest = params.reward_params, params.params, batch
+    found.append(critics.evaluate(critic, *rest))
+  np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)
+  assert np.ptp(found[0]) > 1e-3
+
+
+def test_eight_devices_read_the_same_reward(rewarded, tmp_path):
+  where, _ = rewarded
+  sgd = {'rl.optimizer.name': 'sgd', 'rl.steps': 2}
+  train.run(reinforcing(where, **sgd), tmp_path / 'one')
+  eight = reinforcing(where, **sgd, mesh=(2, 2, 2))
+  got = train.run(eight, tmp_path / 'eight')
+  body = trees.flatten(got.reward_params['body'])
+  assert len(body['embed'].sharding.device_set) > 1
+  assert not body['embed'].sharding.is_fully_replicated
+  np.testing.assert_allclose(
+    preferred(tmp_path / 'eight'), preferred(tmp_path / 'one'), rtol=1e-3
+  )
+
+
+@pytest.mark.parametrize(
+  'flat, message',
+  [
+    ({'rl.reward_model.weights': 'sft'}, "weights='sft': name a stage of kind"),
+    ({'stages': ('rl', 'reward_model')}, "='reward_model': name a stage of"),
+    ({'rl.path': 'host'}, "rl.rewards.preferred: 'reward_model' reads"),
+  ],
+)
+def test_a_reward_model_that_cannot_be_read_is_refused(
+  flat, message, pairs, tmp_path
+):
+  with pytest.raises(ValueError, match=message):
+    train.run(in_one_run(pairs, **flat), tmp_path)
+
+
+def test_runs_that_cannot_be_its_source_are_refused(rewarded, tmp_path):
+  where, _ = rewarded
+  c = reinforcing(where)
+  c.data.tokenizer = 'byte'
+  with pytest.raises(ValueError, match='has another tokenizer: .* token 2 is'):
+    train.run(c, tmp_path / 'byte')
+  train.run(recipe(**{'rl.steps': 1}), tmp_path / 'plain')
+  with pytest.raises(ValueError, match='has no checkpoint with a reward model'):
+    train.run(reinforcing(tmp_path / 'plain'), tmp_path / 'run')
+  with pytest.raises(ValueError, match='has no checkpoint of step 7 with'):
+    train.run(reinforcing(f'{where}@7'), tmp_path / 'run')

@@ -43,6 +43,11 @@ def named(*stages, **values):
 
 # (changes, words of the message)
 PAIRS = {'stages': ('preference',), 'preference.pairs': 'pairs.jsonl'}
+BRADLEY_TERRY = {'stages': ('reward_model',), 'reward_model.pairs': 'a.jsonl'}
+PREFERRED = {
+  'rl.rewards': dict(preferred=dict(reward='reward_model')),
+  'rl.reward_model.weights': 'a_run',
+}
 EXAMPLES = [
   ({'stages': ('preference',)}, "preference.pairs='': name a file"),
   (PAIRS | {'preference.loss': 'sft'}, "preference.loss='sft'"),
@@ -56,6 +61,31 @@ EXAMPLES = [
     'preference.micro_batches=2: .* over all pairs',
   ),
   (PAIRS | {'preference.padding': 'buckets:2'}, 'the rows of a pair keep'),
+  ({'stages': ('reward_model',)}, "reward_model.pairs='': name a file"),
+  (
+    BRADLEY_TERRY | {'reward_model.logprob_chunk': 4},
+    'reward_model.logprob_chunk=4: .* no logits',
+  ),
+  (
+    BRADLEY_TERRY | {'reward_model.balance_coef': 0.1},
+    'reward_model.balance_coef=0.1: .* no other term',
+  ),
+  (
+    PREFERRED | {'rl.reward_model.weights': ''},
+    'rl.rewards.preferred reads a reward model: set rl.reward_model.weights',
+  ),
+  (
+    {'rl.reward_model.weights': 'a_run'},
+    "rl.reward_model.weights='a_run': no reward reads it",
+  ),
+  (
+    PREFERRED | {'rl.chunks.tokens': 4},
+    'rl.chunks.tokens=4 and rl.rewards.preferred cannot be combined',
+  ),
+  (
+    PREFERRED | {'rl.turns.env': 'calculator'},
+    "rl.turns.env='calculator' and rl.rewards.preferred cannot be combined",
+  ),
   ({'data.name': 'hf:a/b'}, 'write data.name=files and data.dir=hf:a/b'),
   (TOP_K | {'rl.epochs': 1}, 'make one update: they are equal'),
   (TOP_K | {'rl.logprob_chunk': 0}, 'the logits of two policies at once'),

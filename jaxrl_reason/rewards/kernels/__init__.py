@@ -49,6 +49,10 @@ def _free(score, *reads, knobs=()):
   return Kernel(score, _no_answer, reads, knobs)
 
 
+def _reward_model(text, length, answer, views):
+  return views['reward_model']
+
+
 KERNELS: dict[str, Kernel] = {
   'integer': Kernel(final.score_integer, final.encode_integer),
   'text': Kernel(final.score_text, final.encode_text),
@@ -62,6 +66,7 @@ KERNELS: dict[str, Kernel] = {
   'majority': _free(label_free.majority, 'group'),
   'cluster_share': _free(label_free.cluster_share, 'group'),
   'wrong_label': Kernel(label_free.wrong_label, final.encode_text, ('group',)),
+  'reward_model': _free(_reward_model, 'reward_model'),
   'random': _free(label_free.random, 'uniform', knobs=('p',)),
   'reference_prob': _free(reference.seq_prob, 'reference'),
   'reference_mean_prob': _free(reference.mean_prob, 'reference'),

@@ -1,4 +1,6 @@
-"""Rules of `rl.teacher`, together with the loss."""
+"""Rules of the models beside the policy: `rl.teacher`, `rl.reward_model`."""
+
+from collections.abc import Mapping
 
 from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.data import pipeline
@@ -7,7 +9,8 @@ from jaxrl_reason.update.learner import POLICY, SAME
 
 
 def check(c: RL, data: Data, needs: frozenset[str]) -> None:
-  """Refuses a teacher that cannot work, or has settings without effect.
+  """Refuses a teacher or a reward model that cannot work, or settings without
+  effect.
 
   Raises:
     ValueError: names the key.
@@ -15,6 +18,7 @@ def check(c: RL, data: Data, needs: frozenset[str]) -> None:
   rules.refuse(teacher_rules, c, needs)
   columns = data.prompt_len + c.hints.room + data.completion_len
   rules.refuse(prompt_rules, c, columns)
+  rules.refuse(reward_weights_rules, c)
 
 
 def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
@@ -60,6 +64,35 @@ def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
       rl__logit_bias=t.weights and c.logit_bias,
     ),
   )
+
+
+def reward_weights_rules(c: RL) -> rules.Rows:
+  key, reads = 'rl.reward_model.weights', 'reward_model'
+  name = next((k for k, v in c.rewards.items() if reads in _kernels(v)), '')
+  part, value = f'rl.rewards.{name}', c.reward_model.weights
+  return (
+    (
+      name and not value,
+      f'{part} reads a reward model: set {key} to a stage of kind reward_model '
+      'before this one, or to the workdir of a run with such a stage',
+    ),
+    (
+      value and not name,
+      f"{key}={value!r}: no reward reads it; add a part with reward='"
+      f"{reads}' to rl.rewards",
+    ),
+    *rules.apart(
+      f' and {part} cannot be combined: a reward model scores whole '
+      'completions alone; set it to its default',
+      rl__chunks__tokens=name and c.chunks.tokens,
+      rl__turns__env=name and c.turns.env,
+    ),
+  )
+
+
+def _kernels(part: Mapping) -> tuple:
+  """Returns the names of the kernels that a part of `rl.rewards` calls."""
+  return part['reward'], part.get('kwargs', {}).get('correct')
 
 
 def prompt_rules(c: RL, columns: int) -> rules.Rows:

@@ -11,7 +11,12 @@ from jaxrl_reason.config.rl_sections import Critic
 from jaxrl_reason.config.training import Preference, Supervised
 from jaxrl_reason.losses import aggregation
 from jaxrl_reason.run.rl import chunk_settings as run_chunks
-from jaxrl_reason.run.rl import part_chain, problem_pool, teachers
+from jaxrl_reason.run.rl import (
+  part_chain,
+  problem_pool,
+  reward_models,
+  teachers,
+)
 from jaxrl_reason.run.rl import turn_settings as run_turns
 from jaxrl_reason.update import chunked, critics, optim, packing
 from jaxrl_reason.update.learner import REFERENCE, Learner, Teacher
@@ -85,6 +90,9 @@ def learner(
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
     teacher=teachers.of(c.teacher, config.model, model),
+    reward_model=reward_models.of(
+      c.reward_model.weights, config.model, model, config.trained_paths
+    ),
     packing=chunked.choose(chunks, room, c.padding) or packing.choose(c, room),
     critic=_critic(
       c.critic, model, objective, updates, room, config.trained_paths

@@ -44,6 +44,7 @@ from jaxrl_reason.parts import Step
 from jaxrl_reason.rollouts import fused, rounds
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.rounds import Rounds, Tally
+from jaxrl_reason.rollouts.views import REWARD
 from jaxrl_reason.run.process import chips
 from jaxrl_reason.run.rl import problem_pool
 from jaxrl_reason.run.rl.problem_pool import ProblemSampler
@@ -68,8 +69,11 @@ def fused_step(
     stop: int [E] stop tokens.
   """
   sampling = learner.chain.sampling(state.control, sampling)
+  control = state.control
+  if state.reward_params is not None:
+    control = (control or {}) | {REWARD: state.reward_params}
   found = source(
-    state.params, state.control, prompts, root, state.step, sampling, stop
+    state.params, control, prompts, root, state.step, sampling, stop
   )
   batch = batch_lib.make_batch(found)
   return learn(learner, state, batch, root, sampling, found.account)

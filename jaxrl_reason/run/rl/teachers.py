@@ -26,6 +26,7 @@ from jaxrl_reason.update.learner import SAME, Teacher
 
 # A size of the zoo instead of a model, because plans read no weights.
 ZOO = 'zoo:'
+KEY = 'rl.teacher.weights'
 NOTHING = '(?!)'  # matches no path: no weight of a teacher is trained
 
 
@@ -42,13 +43,20 @@ def of(c: TeacherSection, policy: ModelSection, model: Model) -> Teacher | None:
     return None
   if c.weights in SAME:
     return Teacher(model, c.weights)
-  values = policy.to_dict() | {'remat': 'none'}
-  runtime = {key: values[key] for key in families.RUNTIME}
-  shape = dataclasses.replace(_shape(c.weights), **runtime)
+  shape = runtime_shape(c.weights, policy)
   built = adapters.attach(
     transformer.build(shape), frozen_dtype=c.dtype, trainable=NOTHING
   )
   return Teacher(built, memory=c.memory)
+
+
+def runtime_shape(
+  name: str, policy: ModelSection, key: str = KEY
+) -> transformer.Config:
+  """Returns the sizes of a model, with the policy's settings of computation."""
+  values = policy.to_dict() | {'remat': 'none'}
+  runtime = {key: values[key] for key in families.RUNTIME}
+  return dataclasses.replace(_shape(name, key), **runtime)
 
 
 def check(c: TeacherSection, data: Data, problems: Problems, tokenizer) -> None:
@@ -65,10 +73,20 @@ def check(c: TeacherSection, data: Data, problems: Problems, tokenizer) -> None:
       return pipeline.teacher_row(i, example, *own)
 
     lengths.check_encoded(problems, data, encode)
-  name = c.weights
-  if not name or name in SAME:
-    return
-  found = loading.tokenizer_of(*_source(name)[::2])
+  if c.weights and c.weights not in SAME:
+    refuse_other_tokens(c.weights, tokenizer)
+
+
+def refuse_other_tokens(name: str, tokenizer, key: str = KEY) -> None:
+  """Refuses a model with other tokens than the policy.
+
+  Args:
+    name: of the model; key: of the config, that names it.
+
+  Raises:
+    ValueError: names the key and the first token that differs.
+  """
+  found = loading.tokenizer_of(*source(name, key)[::2])
   ours, theirs = tokenizer.token_bytes(), found.token_bytes()
   if ours == theirs:
     return
@@ -76,9 +94,9 @@ def check(c: TeacherSection, data: Data, problems: Problems, tokenizer) -> None:
             min(len(ours), len(theirs)))  # fmt: skip
   words = [repr(x[at]) if at < len(x) else 'none' for x in (theirs, ours)]
   raise ValueError(
-    f'rl.teacher.weights={name!r} has another tokenizer: {len(theirs)} tokens '
+    f'{key}={name!r} has another tokenizer: {len(theirs)} tokens '
     f'and the policy {len(ours)}; token {at} is {words[0]} there and '
-    f'{words[1]} here. Choose a teacher with the tokenizer of the policy'
+    f'{words[1]} here. Choose a model with the tokenizer of the policy'
   )
 
 
@@ -94,16 +112,19 @@ def load(c: TeacherSection, policy: ModelSection, where: Any) -> Any:
   if where is None:
     return None
   specs, name = of(c, policy, None).model.specs, c.weights
-  folder, step, is_run = _source(name)
+  folder, step, is_run = source(name)
   on_device = jax.tree.map(lambda s: s.with_memory_kind('device'), where)
   if is_run:
-    params = _of_run(folder, step, _shape(name), specs, on_device)
+    found = other_run.Weights(folder, step)
+    params = of_run(found, folder, _shape(name), specs, on_device)
   else:
     params = hf.load(folder, _shape(name), where=on_device, kept=specs)
   return jax.device_put(params, where)
 
 
-def _of_run(folder, step: int, shape: transformer.Config, specs, where) -> Any:
+def of_run(
+  found: other_run.Weights, folder, shape: transformer.Config, specs, where
+) -> Any:
   """Reads the weights of a run, with its adapters merged, in the storage of
   `specs`.
 
@@ -111,7 +132,7 @@ def _of_run(folder, step: int, shape: transformer.Config, specs, where) -> Any:
     where: shardings of the result.
   """
   mesh = jax.tree.leaves(where)[0].mesh
-  found, plain = other_run.Weights(folder, step), weights.specs(shape)
+  plain = weights.specs(shape)
 
   def stored(params):
     return jax.tree.map(frozen.keep, specs, params, is_leaf=frozen.is_stored)
@@ -119,7 +140,7 @@ def _of_run(folder, step: int, shape: transformer.Config, specs, where) -> Any:
   return conversion.read_weights(found, folder, plain, mesh, stored, where)
 
 
-def _source(name: str) -> tuple[epath.Path, int | None, bool]:
+def source(name: str, key: str = KEY) -> tuple[epath.Path, int | None, bool]:
   """Returns (folder, step of a checkpoint or None, whether it is a run).
 
   Raises:
@@ -131,21 +152,21 @@ def _source(name: str) -> tuple[epath.Path, int | None, bool]:
       return epath.Path(folder), step, True
     return epath.Path(pretrained.resolve(name)[0]), None, False
   except ValueError as e:
-    raise ValueError(f'rl.teacher.weights={name!r}: {e}') from e
+    raise ValueError(f'{key}={name!r}: {e}') from e
 
 
 @functools.cache
-def _shape(name: str) -> transformer.Config:
-  """Returns the sizes of a teacher's model."""
+def _shape(name: str, key: str = KEY) -> transformer.Config:
+  """Returns the sizes of a model."""
   if name.startswith(ZOO):
     return zoo.ZOO[name.removeprefix(ZOO)]
-  folder, step, is_run = _source(name)
+  folder, step, is_run = source(name, key)
   if not is_run:
     return families.from_hf(hf.read_config(folder))
   shapes = other_run.Weights(folder, step).shapes
   if any(path.startswith(steering.KEY) for path in shapes):
     raise ValueError(
-      f'rl.teacher.weights={name!r} was trained with steering vectors: make a '
+      f'{key}={name!r} was trained with steering vectors: make a '
       'folder of it with jaxrl convert'
     )
   return conversion.config_of_run(folder, shapes['embed'].shape[0])[0]

@@ -1,0 +1,120 @@
+"""The reward model of the rl stage (`rl.reward_model`): its model and weights.
+
+It is a critic that an earlier stage of kind `reward_model` trained, of this run
+or of another one, and that the rl stage only reads. Its weights are
+`TrainState.reward_params`. A reward model of this run shares the frozen weights
+of the policy; one of another run has all weights, with its adapters merged.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from etils import epath
+
+from jaxrl_reason import trees
+from jaxrl_reason.base import Model
+from jaxrl_reason.checkpoints import other_run
+from jaxrl_reason.config.run import Model as ModelSection
+from jaxrl_reason.evals import loading
+from jaxrl_reason.models import transformer
+from jaxrl_reason.run.rl import teachers
+from jaxrl_reason.run.stage_list import OF_STAGE
+from jaxrl_reason.update import critics
+
+KEY = 'rl.reward_model.weights'
+HEAD = f'{other_run.CRITIC}{critics.HEAD}'  # in the record of a checkpoint
+BODY = f'{other_run.CRITIC}body/'
+
+
+def of(
+  name: str, policy: ModelSection, model: Model, trainable: str
+) -> critics.Critic | None:
+  """Builds the reward model of the rl stage, or returns None.
+
+  Args:
+    name: `rl.reward_model.weights`.
+    policy: the `model` section; model: the policy's model; trainable: regex
+      over its trained weights.
+
+  Raises:
+    ValueError: names the key; there is no such reward model.
+  """
+  if not name:
+    return None
+  if not name.startswith(OF_STAGE):
+    shape = teachers.runtime_shape(_with_step(name), policy, KEY)
+    model, trainable = transformer.build(shape), '.*'
+  return critics.Critic(
+    critics.REWARD_MODEL, model, None, None, start=0, trainable=trainable
+  )
+
+
+def check(name: str, tokenizer) -> None:
+  """Refuses a reward model with other tokens than the policy.
+
+  Raises:
+    ValueError: names the key and the first token that differs.
+  """
+  if name and not name.startswith(OF_STAGE):
+    teachers.refuse_other_tokens(_with_step(name), tokenizer, KEY)
+
+
+def load(
+  name: str,
+  policy: ModelSection,
+  where: Any,
+  end_of: Callable[[str], tuple[epath.Path, int]] | None = None,
+) -> Any:
+  """Loads the weights of a reward model into their shards.
+
+  Args:
+    where: shardings of `TrainState.reward_params`; None: there are none.
+    end_of: returns the workdir and the last checkpoint of an earlier stage.
+
+  Returns:
+    The weights; None if `where` is None.
+  """
+  if where is None:
+    return None
+  if name.startswith(OF_STAGE):
+    return _of_stage(*end_of(name.removeprefix(OF_STAGE)), where)
+  name = _with_step(name)
+  specs = of(name, policy, None, '').model.specs
+  shape = teachers.runtime_shape(name, policy, KEY)
+  folder, step, _ = teachers.source(name, KEY)
+  found = other_run.Weights(folder, step, over=BODY)
+  body = teachers.of_run(found, folder, shape, specs, where['body'])
+  head = found.read_arrays({HEAD: where[critics.HEAD]})[HEAD]
+  return {'body': body, critics.HEAD: head}
+
+
+def _of_stage(workdir: epath.Path, step: int, where: Any) -> Any:
+  """Reads the trained weights of a critic of this run."""
+  found, paths = other_run.Weights(workdir, step), trees.flatten(where)
+  at = {path: other_run.CRITIC + path for path in paths}
+  arrays = found.read_arrays({at[path]: x for path, x in paths.items()})
+  leaves = [arrays[at[path]] for path in paths]
+  return jax.tree.unflatten(jax.tree.structure(where), leaves)
+
+
+def _with_step(name: str) -> str:
+  """Returns WORKDIR@step of the newest checkpoint with a reward model.
+
+  Raises:
+    ValueError: names the key; there is no such checkpoint.
+  """
+  folder, step = loading.split_step(name)
+  if not other_run.is_run(folder):
+    raise ValueError(
+      f'{KEY}={name!r}: name a stage of kind reward_model that is before this '
+      'one, or the workdir of a run with such a stage, WORKDIR[@step]'
+    )
+  newest = other_run.newest_with(folder, HEAD, step)
+  if newest is None:
+    which = 'checkpoint' if step is None else f'checkpoint of step {step}'
+    raise ValueError(
+      f'{KEY}={name!r}: {folder} has no {which} with a reward model, as stages '
+      'of kind reward_model save them'
+    )
+  return f'{folder}@{newest}'
