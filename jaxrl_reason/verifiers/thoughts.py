@@ -19,10 +19,10 @@ FINAL = re.compile(
   r'<\|channel\|>final\b[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>'
 )
 _NAMES = '(?:seed:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?)'
-TAG = re.compile(rf'[<\[◁](/?){_NAMES}\s?[>\]▷]', re.I)
+TAG = re.compile(rf'[<\[◁]\s?(/?)\s?{_NAMES}\s?[>\]▷]', re.I)
 # At the end of a prompt.
 OPENING = re.compile(
-  rf'(?:[<\[◁]{_NAMES}\s?[>\]▷]|<\|channel\|>analysis<\|message\|>)\s*\Z',
+  rf'(?:[<\[◁]\s?{_NAMES}\s?[>\]▷]|<\|channel\|>analysis<\|message\|>)\s*\Z',
   re.I,
 )
 # Marks of the end of a channel's message, or of the next message.

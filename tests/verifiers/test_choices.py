@@ -222,3 +222,36 @@ def test_long_completions_are_verified_quickly(piece):
   start = time.process_time()
   choices.reward(piece * (100_000 // len(piece)), CITIES)
   assert time.process_time() - start < 3.0
+
+
+@pytest.mark.parametrize('dress', ['%s', '\\boxed{%s}', 'The answer is %s'])
+@pytest.mark.parametrize(
+  'text',
+  [
+    'neither A nor B',
+    'rule out A',
+    'anything but A',
+    'anything other than A',
+    'not (A)',
+    'never A, B',
+    'A? No.',
+    'I would eliminate A',
+    'The answer is A. No, B.',
+    'The answer is A. Wait, it is B.',
+    'A but B is possible',
+  ],
+)
+def test_a_denied_or_corrected_letter_is_not_chosen(dress, text):
+  example = {'answer': 'A', 'choices': ['red', 'blue', 'green']}
+  assert choices.reward(dress.replace('%s', text), example).score == 0.0
+
+
+def test_the_letter_that_is_left_is_chosen():
+  example = {'answer': 'B', 'choices': ['red', 'blue', 'green']}
+  for text in (
+    'B, not A',
+    'not A, it is B',
+    'B. A is wrong',
+    'B rather than A',
+  ):
+    assert choices.reward(f'The answer is {text}', example).score == 1.0, text

@@ -360,7 +360,8 @@ def test_text_outside_of_thoughts_counts(marked):
 
 OPENINGS = [
   '<think>\n', '<thinking>', '<reasoning>\n', '<thought>', '[THINK]',
-  '<seed:think>', '\u25c1think\u25b7', '<|channel|>analysis<|message|>',
+  '<seed:think>', '< think >', '\u25c1think\u25b7',
+  '<|channel|>analysis<|message|>',
 ]  # fmt: skip
 
 

@@ -48,6 +48,16 @@ DENIED = re.compile(
   r'(?<!\w)[(\[]?[A-Z][)\]]?\s+(?:(?:is|was|does|can|could|would)'
   r"(?:\s+not\b|n['\u2019]t\b)|cannot\b|can['\u2019]t\b"
   r'|(?:is|was)\s+(?:wrong|incorrect|false|ruled out|eliminated)\b)'
+  r'|(?<!\w)[(\[]?[A-Z][)\]]?\?\s*(?i:no|nope|wrong)\b'
+  r'|(?i:\b(?:not|never|neither|(?:anything|everything|all|any) but|other than'
+  r'|rather than|except(?: for)?|excludes?|eliminates?|rejects?|rules? out))'
+  r'\s+(?i:(?:option|choice)\s+)?[(\[]?[A-Z](?!\w)[)\]]?'
+  r'(?:\s*(?:,|/|\b(?:or|nor|and)\b)\s*[(\[]?[A-Z](?!\w)[)\]]?)*'
+)
+# Another letter after the first: "A. No, B".
+CORRECTED = re.compile(
+  r'(?i:\b(?:no|wait|actually|sorry|correction|rather|i mean|instead)\b[,:.]?)'
+  r"\s*(?i:(?:it is|it's|the answer is)\s+)?[(\[]?([A-Z])(?!\w)"
 )
 STATED = re.compile(
   r'(?:answers?|(?:correct|right|best) (?:choice|option))\**\s*'
@@ -129,10 +139,13 @@ def letters(place: str, options: Mapping[str, str]) -> set[str]:
   if led:
     rest = REASON.split(led[2], maxsplit=1)[0].strip(' .,;:')
     meant = by_text(led[2], options) or by_text(rest, options)
-    return {led[1], meant} if meant else {led[1]} | _found(ALSO, rest)
-  text = REASON.split(DENIED.sub('', text), maxsplit=1)[0].strip(' .,;:')
+    others = {meant} if meant else _found(ALSO, rest)
+    return {led[1]} | others | _found(CORRECTED, led[2])
+  text = DENIED.sub('', text)
+  corrected = _found(CORRECTED, text)
+  text = REASON.split(text, maxsplit=1)[0].strip(' .,;:')
   one = _one(text, options)
-  return {one} if one else _found(MARKED, text)
+  return ({one} if one else _found(MARKED, text)) | corrected
 
 
 def _found(pattern: re.Pattern, text: str) -> set[str]:
@@ -148,6 +161,7 @@ def places(text: str, options: Mapping[str, str]) -> Iterator[str]:
   boxed = extraction.boxed(text)
   if boxed is not None:
     yield boxed
+    text = text.replace('{' + boxed + '}', '{}')
   for stated in list(STATED.finditer(text))[: -MAX_STATED - 1 : -1]:
     rest = text[stated.end() : stated.end() + MAX_PLACE]
     yield rest.lstrip(' \n:*').split('\n')[0]
