@@ -1,0 +1,93 @@
+"""Measures the length bias of GRPO (https://arxiv.org/abs/2503.20783).
+
+  tools/run study --config=configs/studies/length.py --out=studies/length
+
+GRPO divides the loss of a completion by its length. The paper finds that
+incorrect completions therefore become longer, and that Dr. GRPO, which divides
+by a constant, has no such bias. Here, completions of countdown try zero to two
+combinations before the correct one, so their length can change.
+
+With a random reward, no length is better than another, and any slope of the
+length is a bias. The controls are the true reward, and a learning rate of
+almost 0.
+
+Claims were written before the study ran. A slope of less than 4 tokens in 100
+steps, about a tenth of the length, counts as none.
+
+Result (5 seeds, each with a warm start of its own; ± is half of the 95 % t
+interval; slopes are tokens in 100 steps).
+
+                slope, all       slope, incorrect  held-out pass@1
+  before                                           0.061 ± 0.027
+  grpo          -1.0 ± 9.8       -0.7 ± 9.6        0.063 ± 0.032
+  dr_grpo       +6.3 ± 18.4      +6.7 ± 18.3       0.036 ± 0.021
+  dapo          +7.5 ± 14.6      +8.0 ± 14.5       0.036 ± 0.017
+  grpo_still    -0.0 ± 1.0       +0.8 ± 1.3        0.061 ± 0.027
+  grpo_true     -1.8 ± 3.5       -1.8 ± 3.4        0.121 ± 0.062
+  dr_grpo_true  -12.6 ± 9.9      -12.8 ± 9.7       0.156 ± 0.075
+
+With a random reward, no claim about a trained policy could be told. With the
+true reward, incorrect completions grow more with GRPO by 11.0 ± 8.1, corrected
+p 0.040 at a level of 0.025: could not tell. The preset `grpo` has a KL penalty
+of 0.04 and the others have none, which may explain part of the difference. The
+study takes 6 CPU minutes on an AMD EPYC.
+"""
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.studies.grid import Study
+from jaxrl_reason.studies.verdicts import Claim, Criterion
+
+LENGTH, WRONG = 'slope/train/length_mean', 'slope/train/length_wrong'
+NONE = 4.0  # tokens in 100 steps
+TRUE = {'rl.rewards.answer.reward': 'task'}
+
+
+def _recipe():
+  c = config_lib.default()
+  c.data.update(name='countdown', prompt_len=12, completion_len=64)
+  c.data.knobs = dict(max_number=8, max_target=24, max_tries=2)
+  c.model.update(layers=2, width=48, mlp=96, heads=2, kv_heads=2)
+  c.model.update(head_dim=24, qk_norm=True)
+  c.sft.update(steps=300, rows=64, steps_per_dispatch=5)
+  c.sft.optimizer.update(lr=3e-3)
+  c.rl.update(steps=60, prompts=16, samples=8, steps_per_dispatch=5)
+  c.rl.update(algorithm='grpo')
+  c.rl.rewards.answer.reward = 'random'
+  c.rl.optimizer.update(lr=2e-4, b2=0.99)
+  c.eval.update(every=1000, problems=64, samples=8, harder=False)
+  c.checkpoint.update(every=30)
+  c.log_every = 5
+  return c
+
+
+def get_study():
+  return Study(
+    recipe=_recipe(),
+    settings={
+      'grpo': {},
+      'dr_grpo': {'rl.algorithm': 'dr_grpo'},
+      'dapo': {'rl.algorithm': 'dapo'},
+      'grpo_still': {'rl.optimizer.lr': 1e-9},
+      'grpo_true': TRUE,
+      'dr_grpo_true': {'rl.algorithm': 'dr_grpo', **TRUE},
+    },
+    shown=(LENGTH, WRONG, 'train/length_mean', 'eval/heldout/pass@1'),
+    claims=[
+      Claim(
+        'With a random reward, GRPO makes completions longer.',
+        [Criterion(LENGTH, 'grpo', more_than=0.0)],
+      ),
+      *(
+        Claim(
+          f'With a random reward, {name} keeps their length.',
+          [Criterion(LENGTH, name, within=NONE)],
+        )
+        for name in ('dr_grpo', 'dapo', 'grpo_still')
+      ),
+      Claim(
+        'With the true reward, incorrect completions grow more with GRPO than '
+        'with Dr. GRPO.',
+        [Criterion(WRONG, 'grpo_true', 'dr_grpo_true', more_than=0.0)],
+      ),
+    ],
+  )
