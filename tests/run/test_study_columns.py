@@ -75,16 +75,17 @@ def test_a_study_has_claims_that_its_smoke_version_keeps(path):
     grid.load(f'{path}:smok')
 
 
-# A study whose runs share a program; the programs of others take a minute.
+# The studies of docs/evidence.md; each takes 5 to 20 s of a core.
+EVERY_TIME = ('length', 'overtaking', 'tokens')
+
+
 @pytest.mark.parametrize(
   'name',
   [
-    'overtaking',
-    *(
-      pytest.param(path.stem, marks=pytest.mark.slow)
-      for path in STUDIES
-      if path.stem != 'overtaking'
-    ),
+    pytest.param(
+      path.stem, marks=[] if path.stem in EVERY_TIME else pytest.mark.slow
+    )
+    for path in STUDIES
   ],
 )
 def test_a_smoke_version_decides_every_criterion(name, tmp_path):
