@@ -15,13 +15,15 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import spec
 from jaxrl_reason.planning import abstract, phases
 from jaxrl_reason.planning import described_model as described
+from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.process import chips
 
 
 def planned(path, variant: str = ''):
   """Returns the config of a recipe with the changes for a plan."""
   config = load_recipe(path).get_config(variant)
-  return config_lib.read(config).changed(to_plan(path, variant))
+  config = config_lib.read(config).changed(to_plan(path, variant))
+  return staging.last_of_each_kind(config)
 
 
 def mesh_of(shape, topology: str) -> AbstractMesh:
