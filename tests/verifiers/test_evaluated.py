@@ -255,6 +255,7 @@ def test_the_last_operand_of_a_formula_is_not_an_answer():
     ('#### so it is $6000-3000=?', '3000'),
     ('Is it e^{\\ln 18}', '18'),
     ('It must be \\gcd(96,48)', '48'),
+    ('Is it 2!', '2'),
   ):
     assert math.grade(text, gold).score == 0.0, text
   assert math.verify('So she has $20-$10 = $10 left.', '10')

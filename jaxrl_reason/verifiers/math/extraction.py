@@ -94,7 +94,7 @@ OPERAND = re.compile(
   r'|[_^{]\{|[_^]|\\(?:ln|log|sin|cos|tan|gcd|lcm|sqrt|exp)\W{0,2}(?:[0-9]+,)?'
   r'|\}\{)$'
 )
-FACTORIAL = re.compile(r'!\s*=')
+FACTORIAL = re.compile(r'!\s*=|(?<=\b[12])!')
 MAX_OPERATOR = 20  # characters before a number that may be its operator
 MAX_CHOICES = 80  # characters of a line of choices
 BETWEEN_BOLD = re.compile(r'\*\*([\s,]*(?:(?:or|and)[\s,]*)?)\*\*')
