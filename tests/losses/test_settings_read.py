@@ -164,8 +164,8 @@ def test_a_setting_changes_the_program_or_is_refused(base):
 
 REFUSED = (
   [('rover', key) for key in (
-    'correction reject_high veto entropy_share random_share max_row_drift '
-    'kl_coef entropy_coef sft_coef entropy_alpha ratio_to'
+    'correction reject_high veto entropy_share low_entropy_share random_share '
+    'max_row_drift kl_coef entropy_coef sft_coef entropy_alpha ratio_to'
   ).split()]
   + [('tbrm', key) for key in 'correction veto offpolicy aggregation'.split()]
   + [('vapo', 'gae_lambda'), ('dapo', 'count_empty'), ('gspo', 'entropy_alpha'),
