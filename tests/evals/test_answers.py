@@ -150,8 +150,8 @@ def test_the_trainers_evaluation_is_the_same_in_pieces():
 
   want, shown = values(1000, 1)
   assert set(want) == {
-    'greedy', 'pass@1', 'pass@2', 'pass@3', 'maj@3', 'length', 'invalid',
-    'truncated',
+    'greedy', 'pass@1', 'pass@2', 'pass@3', 'maj@3', 'cot_pass@1', 'cot_pass@2',
+    'cot_pass@3', 'length', 'invalid', 'truncated',
   }  # fmt: skip
   assert [(r['problem'], r['sample']) for r in shown] == [
     (i, s) for i in range(9) for s in range(4)

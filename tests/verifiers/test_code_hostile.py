@@ -296,7 +296,7 @@ def test_nested_folders_are_removed(mode, ends):
   sandbox = open_sandbox({}, mode)
   try:
     found = code.run_tests(
-      NESTED, ['assert f(0) == 5'], sandbox=sandbox, timeout_s=10
+      NESTED, ['assert f(0) == 5'], sandbox=sandbox, timeout_s=60
     )
     assert (found.score, found.status) == (0.0, 'parsed'), found
     if ends == 'itself':
