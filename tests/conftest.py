@@ -57,6 +57,8 @@ def pytest_unconfigure(config):
     shutil.rmtree(os.environ['JAX_COMPILATION_CACHE_DIR'], ignore_errors=True)
 
 
+MOST_MAPS = 20_000
+
 # Files of a minute or more of CPU time run first: the last file is then short,
 # and no worker waits long for the other.
 LONGEST = (
@@ -109,6 +111,20 @@ def mesh_devices(request):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sharding, 'make_mesh', smallest)
     yield
+
+
+@pytest.fixture(scope='module', autouse=True)
+def few_programs():
+  """Frees compiled programs after a file, if they have many memory maps.
+
+  Linux allows a process 65,530 maps. A program has several, and beyond that
+  number the compiler ends the process with a segmentation fault.
+  """
+  yield
+  maps = pathlib.Path('/proc/self/maps')
+  if maps.exists() and maps.read_bytes().count(b'\n') > MOST_MAPS:
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope='session', autouse=True)
