@@ -78,8 +78,13 @@ def load(
 
   Raises:
     ValueError: names file, row and field, or the answer that is too long.
-    FileNotFoundError: there is no such file.
+    FileNotFoundError: names the key; there is no such file.
   """
+  if not epath.Path(path).exists():
+    raise FileNotFoundError(
+      f'{key}={path!r} does not exist: name a file of rows with prompt, chosen '
+      'and rejected, or the workdir of a run with rollouts'
+    )
   if epath.Path(path).is_dir():
     found = _of_rollouts(epath.Path(path), key)
     pairs = Pairs(found, lambda i: found[i]['place'], render)

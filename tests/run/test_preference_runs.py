@@ -94,6 +94,15 @@ def test_pairs_of_a_run_are_its_best_and_worst_completions(tmp_path):
     assert 0 in rewards[prompt, pair['rejected']]
 
 
+@pytest.mark.parametrize('kind', ['preference', 'reward_model'])
+def test_a_missing_file_of_pairs_is_named(kind, tmp_path):
+  path = str(tmp_path / 'none')
+  c = recipe(**{'stages': (kind,), f'{kind}.pairs': path})
+  wanted = f'{kind}.pairs=.*/none.* workdir'
+  with pytest.raises(FileNotFoundError, match=wanted):
+    prepare.prepare(c, tmp_path / 'run')
+
+
 def test_a_run_without_rollouts_has_no_pairs(tmp_path):
   (tmp_path / 'rl').mkdir()
   with pytest.raises(ValueError, match='preference.pairs=.* no problem with'):
