@@ -53,6 +53,25 @@ def test_signals_to_all_processes_of_a_job_do_not_end_a_pool(behave, signum):
   assert behave._process.poll() is None
 
 
+@pytest.mark.filterwarnings('error')
+def test_a_pool_closed_before_its_thread_reads_ends_without_an_exception():
+  verifiers = pool.VerifierPool(reward('behave'), workers=1, timeout_s=5)
+  receive, closed = verifiers._reader.receive, threading.Event()
+
+  def late():
+    assert closed.wait(10)
+    return receive()
+
+  verifiers._reader.receive = late
+  future = verifiers.submit([GOOD])
+  time.sleep(0.1)  # the thread waits to read the answer
+  readers = [t for t in threading.enumerate() if t.name == 'verifiers']
+  verifiers.close()
+  closed.set()
+  assert eventually(lambda: not any(t.is_alive() for t in readers[-2:]))
+  assert [v.status for v in future.result()] == ['error']
+
+
 @pytest.mark.parametrize('what', ['hang', 'sleep'])
 def test_an_endless_case_fails_alone_after_one_limit(behave, what):
   cases = [GOOD] * 40

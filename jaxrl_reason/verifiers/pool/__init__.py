@@ -286,7 +286,13 @@ class VerifierPool:
         if procfs.usage(self._process.pid)[0] == STOPPED:
           self._process.kill()
         continue
-      if not self._reader.receive():
+      try:
+        there = self._reader.receive()
+      except OSError:
+        if not self._closing:
+          raise
+        there = False  # `close` has closed the socket in the meantime
+      if not there:
         return self._counts['done'] > done
       try:
         for frame in self._reader.frames():
