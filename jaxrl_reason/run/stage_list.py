@@ -140,9 +140,9 @@ def _without_warmup(kind: str, keep: tuple[str, ...]) -> dict[str, int]:
   out = {}
   if 'optimizer' in keep:
     out[f'{kind}.optimizer.warmup_steps'] = 0
-  if 'critic' in keep:
-    own = {'rl': 'rl.critic', 'reward_model': 'reward_model'}
-    out |= {f'{own[kind]}.optimizer.warmup_steps': 0} if kind in own else {}
+  own = {'rl': 'rl.critic', 'reward_model': 'reward_model'}
+  if 'critic' in keep and kind in own:
+    out[f'{own[kind]}.optimizer.warmup_steps'] = 0
   return out
 
 

@@ -165,8 +165,8 @@ def check(study: Study) -> None:
       raise ValueError(
         f'setting {name!r} changes seed: the seeds are those of the study'
       )
+    sources = _changed(study, name, changes).data.sources if study.old else ()
     for source in study.old:
-      sources = _changed(study, name, changes).data.sources
       if source not in sources:
         near = config_lib.nearest(source, sources)
         raise ValueError(

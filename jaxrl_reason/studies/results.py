@@ -269,7 +269,9 @@ def _slopes(rows: Sequence[Mapping]) -> dict[str, float]:
 
 def _old(values: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
   """Returns the metrics of evaluations, as means over the named sources."""
-  prefix = f'eval/heldout/{names[0]}/' if names else '/'
+  if not names:
+    return {}
+  prefix = f'eval/heldout/{names[0]}/'
   kinds = [k.removeprefix(prefix) for k in values if k.startswith(prefix)]
   out = {}
   for kind in kinds:

@@ -80,8 +80,8 @@ def load(
   if name.startswith(OF_STAGE):
     return _of_stage(*end_of(name.removeprefix(OF_STAGE)), where)
   name = _with_step(name)
-  specs = of(name, policy, None, '').model.specs
   shape = teachers.runtime_shape(name, policy, KEY)
+  specs = transformer.build(shape).specs
   folder, step, _ = teachers.source(name, KEY)
   found = other_run.Weights(folder, step, over=BODY)
   body = teachers.of_run(found, folder, shape, specs, where['body'])

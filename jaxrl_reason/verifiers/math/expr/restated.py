@@ -20,6 +20,7 @@ from jaxrl_reason.verifiers.math.expr import (
   vocabulary,
 )
 from jaxrl_reason.verifiers.math.expr.evaluated import (
+  ORDERED,
   is_numeral,
   rational,
   segments,
@@ -41,7 +42,6 @@ from jaxrl_reason.verifiers.math.expr.nodes import (
 from jaxrl_reason.verifiers.math.expr.text import clean
 
 MAX_FORMULAS = 40  # largest number of formulas of a question
-ORDERED = frozenset(('add', 'mul'))
 SPACES = re.compile(
   r'[\s${}]+|\\[,;:! ]|\\(?:left|right|displaystyle)(?![a-z])'
 )
