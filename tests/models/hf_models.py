@@ -393,9 +393,12 @@ def make(name: str, **others):
   return randomized(getattr(transformers, f'{kind}ForCausalLM')(config).eval())
 
 
-def make_with_images():
+def make_with_images(odd: bool = False):
   """Makes a Qwen3-VL as `make`, with a tower for images."""
-  text, positions = CASES['qwen3'][1], dict(mrope_section=[3, 3, 2])
+  text = SHARED | CASES['qwen3'][1]
+  text |= ODD | dict(head_dim=12) if odd else {}
+  text.pop('layer_types', None)
+  positions = dict(mrope_section=[2, 2, 2] if odd else [3, 3, 2])
   rope = dict(rope_type='default', rope_theta=1000.0, **positions)
   tower = dict(
     depth=1,
@@ -403,12 +406,12 @@ def make_with_images():
     intermediate_size=16,
     num_heads=2,
     patch_size=4,
-    out_hidden_size=SHARED['hidden_size'],
+    out_hidden_size=text['hidden_size'],
     num_position_embeddings=16,
     deepstack_visual_indexes=[0],
   )
   config = transformers.Qwen3VLConfig(
-    text_config=SHARED | text | dict(rope_parameters=rope), vision_config=tower
+    text_config=text | dict(rope_parameters=rope), vision_config=tower
   )
   config._attn_implementation = 'eager'
   torch.manual_seed(0)

@@ -58,6 +58,18 @@ def test_a_family_is_read_under_another_published_name():
   assert families.to_hf(c)['model_type'] == 'deepseek_v3'
 
 
+@pytest.mark.parametrize('outer', [True, False, None])
+def test_the_outer_key_ties_the_head_of_a_text_model(outer):
+  for inner in True, False:
+    text = families.to_hf(zoo.ZOO['qwen3-0.6b']) | {
+      'tie_word_embeddings': inner
+    }
+    h = {'model_type': 'qwen3_vl', 'text_config': text}
+    if outer is not None:
+      h['tie_word_embeddings'] = outer
+    assert families.from_hf(h).tied == (inner if outer is None else outer)
+
+
 def test_an_unknown_family_is_refused_with_the_nearest():
   h = published()['glm4_moe'] | {'model_type': 'glm9_moe', 'index_topk': 8}
   with pytest.raises(ValueError) as error:

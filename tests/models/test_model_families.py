@@ -95,9 +95,12 @@ def test_a_text_model_is_read_out_of_a_folder_with_images(
 
 
 @pytest.mark.slow
-def test_a_qwen3_vl_equals_its_rows_without_images(tmp_path):
-  """In logits, 100 greedy tokens, and a folder that is written back."""
-  theirs = H.make_with_images()
+@pytest.mark.parametrize('odd', [False, True])
+def test_a_qwen3_vl_equals_its_rows_without_images(odd, tmp_path):
+  """In logits, gradients, 100 greedy tokens, and a folder that is written
+  back.
+  """
+  theirs = H.make_with_images(odd)
   theirs.save_pretrained(tmp_path / 'in')
   h = hf.read_config(tmp_path / 'in')
   c = families.from_hf(h)
@@ -107,8 +110,10 @@ def test_a_qwen3_vl_equals_its_rows_without_images(tmp_path):
   rows = torch.tensor(tokens), torch.tensor(valid)
   with torch.no_grad():
     want = H.logits(theirs, *rows).numpy()
-  got = jax.jit(our_loss(model, tokens, valid))(params)[1]
+  f = jax.jit(jax.grad(our_loss(model, tokens, valid), has_aux=True))
+  grads, got = f(params)
   assert np.abs(got - want)[valid].max() < 1e-4
+  check_gradients(theirs, c, tokens, valid, grads, tmp_path / 'grads')
   hf.save(
     tmp_path / 'out', params, c, dtype='float32', config_json=h,
     beside=tmp_path / 'in',
@@ -323,23 +328,23 @@ def test_cached_decoding_equals_the_full_forward(case):
 IN_TOTALS = 6e-4
 
 
-def test_gradients_equal(case, tmp_path):
-  """Their gradients are saved as weights and read by our table."""
-  tokens, valid = torch.tensor(case.tokens), torch.tensor(case.valid)
-  logp = torch.log_softmax(H.logits(case.theirs, tokens, valid)[:, :-1], -1)
-  taken = logp.gather(2, tokens[:, 1:, None])[..., 0]
-  loss = -(taken * torch.tensor(weights_of_nll(case.valid))).sum()
-  kept = {n: p.detach().clone() for n, p in case.theirs.named_parameters()}
+def check_gradients(theirs, config, tokens, valid, grads, tmp_path):
+  """Saves their gradients as weights, and compares what our table reads."""
+  rows = torch.tensor(tokens), torch.tensor(valid)
+  logp = torch.log_softmax(H.logits(theirs, *rows)[:, :-1], -1)
+  taken = logp.gather(2, rows[0][:, 1:, None])[..., 0]
+  loss = -(taken * torch.tensor(weights_of_nll(valid))).sum()
+  kept = {n: p.detach().clone() for n, p in theirs.named_parameters()}
   loss.backward()
   with torch.no_grad():
-    for p in case.theirs.parameters():
-      p.copy_(p.grad)
+    for p in theirs.parameters():
+      p.copy_(torch.zeros_like(p) if p.grad is None else p.grad)
       p.grad = None
-    case.theirs.save_pretrained(tmp_path)
-    for n, p in case.theirs.named_parameters():
+    theirs.save_pretrained(tmp_path)
+    for n, p in theirs.named_parameters():
       p.copy_(kept[n])
-  want = trees.flatten(hf.load(tmp_path, case.config))
-  for path, got in trees.flatten(case.grads).items():
+  want = trees.flatten(hf.load(tmp_path, config))
+  for path, got in trees.flatten(grads).items():
     if path.endswith('choice_bias'):  # it chooses, which has no gradient
       assert not np.any(got)
       continue
@@ -347,6 +352,11 @@ def test_gradients_equal(case, tmp_path):
     most = IN_TOTALS if path.endswith(('log_decay', 'step_bias')) else 1e-4
     assert gap <= most * np.linalg.norm(want[path]), path
     assert np.any(want[path]), path
+
+
+def test_gradients_equal(case, tmp_path):
+  rows = case.tokens, case.valid
+  check_gradients(case.theirs, case.config, *rows, case.grads, tmp_path)
 
 
 def test_bf16_is_as_close_to_float32_as_transformers(case):

@@ -156,8 +156,9 @@ def text_of(h: dict) -> dict:
     raise ValueError(
       f'config.json: model_type {name} needs {key}, its text model'
     )
+  # `transformers` ties the weights by the outer key, whatever the inner one is.
   tied = {k: h[k] for k in ('tie_word_embeddings',) if k in h}
-  return {'model_type': f'{name}_text', **tied, **h[key]}
+  return {'model_type': f'{name}_text', **h[key], **tied}
 
 
 def is_within(h: dict) -> bool:
