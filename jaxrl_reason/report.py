@@ -71,11 +71,14 @@ def serve(a: argparse.Namespace) -> 'live.Server':
     raise ValueError('--live writes no file: leave out --out')
   if not paths:
     raise ValueError('--live follows runs: name a workdir at least')
-  page = live.Live(paths, evaluations, _defaults())
-  try:
-    server = live.Server(page, a.port)
+  try:  # before the rollouts are read, which may take minutes
+    server = live.Server(a.port)
   except (OSError, OverflowError) as e:
     raise ValueError(f'--port={a.port}: {e}; 0 chooses a free one') from e
+  with contextlib.ExitStack() as unless_ready:
+    unless_ready.callback(server.server_close)
+    server.live = live.Live(paths, evaluations, _defaults())
+    unless_ready.pop_all()
   print(f'{server.address} follows {", ".join(paths)}', file=sys.stderr)
   if a.open:
     webbrowser.open(server.address)

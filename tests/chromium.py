@@ -1,5 +1,6 @@
 """Controls a page in a headless Chromium by its debugging protocol."""
 
+import base64
 import json
 import shutil
 import subprocess
@@ -105,6 +106,10 @@ class Page:
     while not self.js(condition):
       assert time.monotonic() < deadline, f'{condition} never held'
       time.sleep(0.05)
+
+  def picture(self) -> bytes:
+    """Returns what is in sight, as a PNG file."""
+    return base64.b64decode(self.call('Page.captureScreenshot')['data'])
 
   def close(self) -> None:
     self._socket.close()

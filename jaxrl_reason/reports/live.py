@@ -74,13 +74,16 @@ def _files(path: str) -> list[tuple[str, int, float]]:
 class Server(http.server.ThreadingHTTPServer):
   """A server of a Live page. Requests to other host names are refused, so that
   no other site can read it through a name that leads here.
+
+  Attributes:
+    live: the page; to be set before the first request is answered.
   """
 
   daemon_threads = True
+  live: Live
 
-  def __init__(self, live: Live, port: int):
+  def __init__(self, port: int):
     super().__init__((HOST, port), _Handler)
-    self.live = live
 
   @property
   def address(self) -> str:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import threading
 import urllib.request
 
@@ -10,6 +11,7 @@ import pytest
 from test_report import jsonl, record, workdir
 
 from jaxrl_reason import report
+from jaxrl_reason.reports import live
 
 pytest.importorskip('plotly', reason='the extra report is not installed')
 
@@ -81,6 +83,15 @@ def test_flags_that_do_not_go_together(tmp_path, flags, said, capsys):
   with pytest.raises(SystemExit):
     report.main([str(workdir(tmp_path / 'run')), *flags])
   assert said in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_refused_before_files_are_read(tmp_path, monkeypatch):
+  with socket.create_server(('127.0.0.1', 0)) as taken:
+    port = taken.getsockname()[1]
+    monkeypatch.setattr(live, 'Live', lambda *a: pytest.fail('files are read'))
+    args = report.parser().parse([str(tmp_path), '--live', f'--port={port}'])
+    with pytest.raises(ValueError, match=f'--port={port}: .*in use; 0 chooses'):
+      report.serve(args)
 
 
 def test_new_points_and_answers_appear_without_reloading(served):

@@ -2,6 +2,7 @@
 browser.
 """
 
+import functools
 import html as html_lib
 import json
 import math
@@ -21,6 +22,7 @@ from jaxrl_reason.reports import (
   alarms,
   answer_folders,
   figures,
+  html,
   missing,
   overview,
   panels,
@@ -123,6 +125,14 @@ def write(*paths, out=None):
   out = out or paths[0].parent / 'out.html'
   args = report.parser().parse([*map(str, paths), f'--out={out}'])
   return report.run(args).read_text()
+
+
+def set_field(page, field, value):
+  """Sets a filter of the answers as a user does."""
+  page.js(
+    f"{{const e = document.getElementById('{field}'); e.value = '{value}';"
+    "e.dispatchEvent(new Event(e.onchange ? 'change' : 'input'))}"
+  )
 
 
 def page_of(out):
@@ -523,12 +533,7 @@ def test_the_page_in_a_browser(tmp_path):
   page.js("document.querySelector('#curves').scrollIntoView()")
   page.until("document.querySelectorAll('.figure .main-svg').length > 3")
 
-  def chosen(field, value):
-    page.js(
-      f"{{const e = document.getElementById('{field}'); e.value = '{value}';"
-      "e.dispatchEvent(new Event(e.onchange ? 'change' : 'input'))}"
-    )
-
+  chosen = functools.partial(set_field, page)
   chosen('f-run', 1)
   page.until(f'report.shown === {9 * 12}')
   chosen('f-right', 1)
@@ -668,6 +673,86 @@ def test_a_narrow_page_opens_on_a_conversation(tmp_path, scheme):
   page.close()
 
 
+def test_answers_are_filtered_by_ranges_and_problem(tmp_path):
+  path = workdir(tmp_path / 'run', steps=range(10, 60, 10))
+  rows = [
+    record(40, p, i, True, 'x' * (3 + p), reward=i / 4)
+    for p in range(4)
+    for i in range(5)
+  ]
+  jsonl(path / 'rollouts' / '00000040.jsonl', rows)
+  write(path, out=tmp_path / 'out.html')
+  page = page_of(tmp_path / 'out.html')
+  ends = ('step-from', 40), ('step-to', 40), ('reward-from', 0.5)
+  for (field, value), n in zip((*ends, ('length-to', 4)), (32, 20, 12, 6)):
+    set_field(page, field, value)
+    page.until(f'report.shown === {n}')
+  set_field(page, 'f-prompt', 'QUESTION 1')
+  page.until('report.shown === 3')
+  set_field(page, 'reward-from', 0.51)  # the ends belong to a range
+  page.until('report.shown === 2')
+  page.close()
+
+
+def test_two_runs_are_compared_on_the_problems_of_both(tmp_path):
+  paths = [workdir(tmp_path / name, steps=[10]) for name in 'ab']
+  for path, problems, right in zip(paths, ((0, 1, 2), (1, 2, 3)), (1, 2)):
+    rows = [
+      record(10, p, i, p == right, f'{path.name} {p} {i}')
+      for p in problems
+      for i in range(2)
+    ]
+    jsonl(path / 'rollouts' / '00000010.jsonl', rows)
+  write(*paths, out=tmp_path / 'out.html')
+  page = page_of(tmp_path / 'out.html')
+  set_field(page, 'f-other', 1)  # beside the first run, if none is chosen
+  page.until("document.querySelectorAll('.column').length === 2")
+  count = "document.getElementById('count').textContent"
+  assert page.js(count) == '2 problems in both runs'
+  columns = "[...document.querySelectorAll('.column')]"
+  texts = "[...x.querySelectorAll('.turn')].map(y => y.textContent)"
+  titles = page.js(f"{columns}.map(x => x.querySelector('h3').textContent)")
+  assert titles == ['a: 2 of 2 right', 'b: 0 of 2 right']
+  shown = page.js(f'{columns}.map(x => {texts})')
+  assert shown == [['a 1 1', 'a 1 0'], ['b 1 1', 'b 1 0']]  # newest first
+  left, right = page.js(f'{columns}.map(x => x.getBoundingClientRect().left)')
+  assert right > left + 100
+  page.js("document.querySelectorAll('#list .row')[1].click()")
+  page.until(f"{columns}[1].textContent.includes('b: 2 of 2 right')")
+  page.js(f"{columns}[1].querySelector('.turn').click()")
+  page.until("document.querySelector('.tokens')?.textContent === 'b 2 1'")
+  assert page.errors == []
+  page.close()
+
+
+def test_filters_of_100_000_answers_open_no_texts(tmp_path):
+  """Numbers are in columns, and only rows in sight are part of the page."""
+  runs = [workdirs.read(workdir(tmp_path / name, steps=[10])) for name in 'ab']
+  for run in runs:
+    run.rollouts.clear()
+  page_text, row = html.Report(2, [], {}), record(10, 0, 0, True)
+  for i in range(100_000):
+    number = {'step': i // 1000, 'prompt': f'question {i % 500}?', 'tokens': {}}
+    page_text.blocks.add(i % 2, row | number)
+  out = tmp_path / 'out.html'
+  with out.open('w') as f:
+    page_text.stream(runs).dump(f)
+  page = page_of(out)
+  set_field(page, 'step-from', 20)
+  page.until('report.shown === 80000')
+  set_field(page, 'f-right', 0)
+  page.until('report.shown === 0')
+  set_field(page, 'step-from', '')
+  set_field(page, 'f-right', 1)
+  page.until('report.shown === 100000')
+  assert page.js("document.querySelectorAll('#list .row').length") < 100
+  # The open answer's two blocks, and those of the rows in sight.
+  assert page.js('report.opened.size') <= 2 + 2
+  assert page.errors == []
+  page.close()
+
+
+@pytest.mark.slow
 def test_100_mb_of_rollouts_open_in_5_seconds(tmp_path):
   path = workdir(tmp_path / 'run', steps=range(1, 41))
   rng, size, n = np.random.default_rng(0), 0, 0

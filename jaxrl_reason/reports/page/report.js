@@ -67,11 +67,11 @@
   const number = (x) => x === null || x === undefined ? '' : (+x.toPrecision(4)).toString();
 
   const fill = (row, item) => {
-    if (item.head !== undefined) {
-      row.classList.add('head');
-      const text = node('span', 'text', '…');
-      row.append(node('span', '', `${name(item.head)}, ${item.right} of ${item.n} right`), text);
-      textsOf(item.head).then((t) => { text.textContent = t.prompt.slice(0, 300); });
+    if (item.pair || item.head !== undefined) {
+      row.classList.toggle('head', !item.pair);
+      const text = node('span', 'text', '…'), said = item.pair?.map((side) => `${rights(side)}/${side.length}`).join(' : ');
+      row.append(node('span', '', said ?? `${name(item.head)}, ${item.right} of ${item.n} right`), text);
+      textsOf(item.head ?? item.row).then((t) => { text.textContent = t.prompt.slice(0, 300); });
       return;
     }
     const i = item.row, text = node('span', 'text', '…');
@@ -87,7 +87,7 @@
       row.style.top = `${k * HEIGHT}px`;
       if (item.row !== undefined && item.row === state.chosen) row.classList.add('chosen');
       fill(row, item);
-      row.onclick = () => item.head !== undefined ? only(item.head) : choose(item.row);
+      row.onclick = () => item.head !== undefined ? only(item.head) : open(item);
       list.append(row);
     }
     state.drawn = last - first;
@@ -105,13 +105,14 @@
   let turn = 0;
   const filter = async (event, top = 0) => {
     const mine = ++turn;
-    const words = el('search').value.trim().toLowerCase();
-    const run = el('f-run').value, step = el('f-step').value, right = el('f-right').value;
-    const more = el('f-more').value;
+    const [words, asked] = ['search', 'f-prompt'].map((id) => el(id).value.trim().toLowerCase());
+    const other = el('f-other').value, right = el('f-right').value, more = el('f-more').value;
+    if (other !== '' && el('f-run').value === '') el('f-run').value = +(other === '0');
+    const run = el('f-run').value, within = ranges();
     let rows = [];
     for (let i = 0; i < data.rows; i++) {
-      if (run !== '' && cols.run[i] !== +run) continue;
-      if (step !== '' && cols.step[i] !== +step) continue;
+      if (run !== '' && cols.run[i] !== +run && (other === '' || cols.run[i] !== +other)) continue;
+      if (!within(i)) continue;
       if (right !== '' && cols.right[i] !== +right) continue;
       if (problem !== null && cols.problem[i] !== cols.problem[problem]) continue;
       if (more === 'truncated' && !cols.truncated[i]) continue;
@@ -119,23 +120,50 @@
       if (more === 'signal' && !cols.advantage[i]) continue;
       rows.push(i);
     }
-    if (words) {
+    if (words || asked) {
       const kept = [];
       let told = performance.now();
       for (const i of rows) {
         const t = await textsOf(i);
         if (mine !== turn) return;
+        if (!t.prompt.toLowerCase().includes(asked)) continue;
         if (`${t.prompt}\n${t.completion}\n${t.extracted ?? ''}`.toLowerCase().includes(words)) kept.push(i);
         if (performance.now() - told > 200) { told = performance.now(); el('count').textContent = `searching … ${kept.length}`; }
       }
       rows = kept;
     }
-    state.items = el('group').checked ? grouped(rows) : rows.map((row) => ({ row }));
-    el('count').textContent = `${rows.length} of ${data.rows} answers`;
+    state.items = other !== '' ? paired(rows, [+run, +other])
+      : el('group').checked ? grouped(rows) : rows.map((row) => ({ row }));
+    el('count').textContent = other !== '' ? `${state.items.length} problems in both runs` : `${rows.length} of ${data.rows} answers`;
+    list.parentNode.classList.toggle('pairs', other !== '');
     spacer.style.height = `${state.items.length * HEIGHT}px`;
     list.scrollTop = top;
     show();
     report.shown = rows.length;
+    if (event && state.items[0]?.pair) compare(state.items[0]);
+  };
+  // Whether the numbers of an answer are in the ranges; empty ends are open.
+  const RANGES = ['step', 'reward', 'length'];
+  const ranges = () => {
+    const set = RANGES.map((name) => [cols[name], el(`${name}-from`).value, el(`${name}-to`).value])
+      .filter(([, from, to]) => from !== '' || to !== '');
+    return (i) => set.every(([column, from, to]) => column[i] !== null
+      && (from === '' || column[i] >= +from) && (to === '' || column[i] <= +to));
+  };
+  const rights = (rows) => rows.reduce((n, i) => n + cols.right[i], 0);
+  // The problems that two runs have in common, with the answers of each run.
+  // Those whose shares of right answers differ most come first.
+  const paired = (rows, runs) => {
+    const problems = new Map();
+    for (const row of rows) {
+      const key = cols.problem[row];
+      if (!problems.has(key)) problems.set(key, { row, pair: [[], []] });
+      problems.get(key).pair[runs.indexOf(cols.run[row])].push(row);
+    }
+    const out = [...problems.values()].filter(({ pair }) => pair[0].length && pair[1].length);
+    const share = (side) => rights(side) / side.length;
+    for (const item of out) item.gap = Math.abs(share(item.pair[0]) - share(item.pair[1]));
+    return out.sort((a, b) => b.gap - a.gap);
   };
   const grouped = (rows) => {
     const key = (i) => [cols.problem[i], cols.run[i], cols.step[i], cols.sample[i]];
@@ -217,6 +245,32 @@
     report.painted = t.text.length;
     return known.length ? `${HOW[by].what}: ${number(Math.min(...known))} to ${number(Math.max(...known))}` : 'not on disk';
   };
+  const turnsOf = (t) => (t.conversation ?? [{ role: 'policy', content: t.completion }]).map((x) => turnBox(x.role, x.content));
+  // The newest answers of two runs to a problem, side by side.
+  const BESIDE = 20;
+  const compare = async (item) => {
+    state.chosen = item.row;
+    show();
+    const sides = item.pair.map((side) => side.slice(-BESIDE).reverse());
+    const texts = await Promise.all(sides.map((side) => Promise.all(side.map(textsOf))));
+    if (state.chosen !== item.row) return;
+    const columns = node('div', 'columns'), [{ prompt, answer }] = texts[0];
+    detail.replaceChildren(turnBox('prompt', prompt), node('p', 'note', answer === null ? '' : `expected: ${answer}`), columns);
+    sides.forEach((side, k) => {
+      const column = node('div', 'column'), n = item.pair[k].length;
+      column.append(node('h3', '', `${data.names[cols.run[side[0]]]}: ${rights(item.pair[k])} of ${n} right`));
+      if (n > side.length) column.append(node('p', 'note', `the newest ${side.length}`));
+      side.forEach((i, j) => {
+        const step = cols.step[i] === null ? '' : `step ${cols.step[i]}, `, head = node('div', 'note');
+        head.append(mark(i), ` ${step}reward ${number(cols.reward[i])}, ${cols.length[i]} tokens`);
+        const turns = turnsOf(texts[k][j]);
+        for (const box of turns) box.onclick = () => choose(i);
+        column.append(head, ...turns);
+      });
+      columns.append(column);
+    });
+  };
+  const open = (item) => item.pair ? compare(item) : choose(item.row);
   const choose = async (i) => {
     state.chosen = i;
     show();
@@ -239,8 +293,7 @@
     for (const [k, v] of Object.entries(facts)) if (v !== null && v !== undefined && v !== '') dl.append(node('dt', '', k), node('dd', '', `${v}`));
     detail.append(dl);
     if (!toks.text) {
-      const turns = t.conversation ?? [{ role: 'policy', content: t.completion }];
-      box.append(...turns.map((x) => turnBox(x.role, x.content)));
+      box.append(...turnsOf(t));
       detail.append(box);
       return;
     }
@@ -271,12 +324,17 @@
     cols = await unpack(text);
     strongest = cols.advantage.reduce((m, x) => Math.max(m, Math.abs(x ?? 0)), 0);
     options('f-run', 'all runs', data.names.map((n, i) => [i, n]));
-    el('f-run').hidden = data.names.length < 2;
-    options('f-step', 'all steps', [...new Set(cols.step.filter((s) => s !== null))].sort((a, b) => a - b).map((s) => [s, `step ${s}`]));
+    options('f-other', 'beside no other run', data.names.map((n, i) => [i, `beside ${n}`]));
+    for (const id of ['f-run', 'f-other']) el(id).hidden = data.names.length < 2;
+    for (const name of RANGES) {
+      const known = cols[name].filter((x) => x !== null);
+      el(`${name}-from`).placeholder = number(known.reduce((m, x) => Math.min(m, x), known[0]));
+      el(`${name}-to`).placeholder = number(known.reduce((m, x) => Math.max(m, x), known[0]));
+    }
     el('viewer').hidden = !data.rows;
     el('no-answers').hidden = data.rows > 0;
     await filter(null, top);
-    if (data.rows && state.chosen < 0) choose(state.items[0].row);
+    if (data.rows && state.chosen < 0) open(state.items[0]);
   };
 
   // ---- a live page: new data without reloading
@@ -312,8 +370,9 @@
   };
   const start = async () => {
     let wait;
-    for (const id of ['f-run', 'f-step', 'f-right', 'f-more', 'group']) el(id).onchange = filter;
-    el('search').oninput = () => { clearTimeout(wait); wait = setTimeout(filter, 200); };
+    for (const id of ['f-run', 'f-other', 'f-right', 'f-more', 'group']) el(id).onchange = filter;
+    const typed = ['search', 'f-prompt', ...RANGES.flatMap((name) => [`${name}-from`, `${name}-to`])];
+    for (const id of typed) el(id).oninput = () => { clearTimeout(wait); wait = setTimeout(filter, 200); };
     el('f-problem').onclick = () => only(null);
     list.onscroll = show;
     list.onkeydown = (e) => {
@@ -325,10 +384,10 @@
       if (!state.items[k]) return;
       if (k * HEIGHT < list.scrollTop) list.scrollTop = k * HEIGHT;
       if ((k + 1) * HEIGHT > list.scrollTop + list.clientHeight) list.scrollTop = (k + 1) * HEIGHT - list.clientHeight;
-      choose(state.items[k].row);
+      open(state.items[k]);
     };
     await read(el('columns').textContent);
-    Object.assign(report, { choose, filter, only, state });
+    Object.assign(report, { choose, filter, only, state, opened });
     report.ready = true;
     report.took = performance.now();
     if (data.version !== null) follow();
