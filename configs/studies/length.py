@@ -33,8 +33,7 @@ of 0.04 and the others have none, which may explain part of the difference. The
 study takes 6 CPU minutes on an AMD EPYC.
 """
 
-from jaxrl_reason import config as config_lib
-from jaxrl_reason.studies.grid import Study
+from jaxrl_reason.studies.grid import Study, recipe_beside
 from jaxrl_reason.studies.verdicts import Claim, Criterion
 
 LENGTH, WRONG = 'slope/train/length_mean', 'slope/train/length_wrong'
@@ -43,20 +42,15 @@ TRUE = {'rl.rewards.answer.reward': 'task'}
 
 
 def _recipe():
-  c = config_lib.default()
-  c.data.update(name='countdown', prompt_len=12, completion_len=64)
+  c = recipe_beside(__file__, 'expressions.py')
+  c.data.completion_len = 64
   c.data.knobs = dict(max_number=8, max_target=24, max_tries=2)
-  c.model.update(layers=2, width=48, mlp=96, heads=2, kv_heads=2)
-  c.model.update(head_dim=24, qk_norm=True)
-  c.sft.update(steps=300, rows=64, steps_per_dispatch=5)
-  c.sft.optimizer.update(lr=3e-3)
-  c.rl.update(steps=60, prompts=16, samples=8, steps_per_dispatch=5)
-  c.rl.update(algorithm='grpo')
+  c.sft.steps = 300
+  c.rl.update(steps=60, algorithm='grpo')
   c.rl.rewards.answer.reward = 'random'
-  c.rl.optimizer.update(lr=2e-4, b2=0.99)
-  c.eval.update(every=1000, problems=64, samples=8, harder=False)
-  c.checkpoint.update(every=30)
-  c.log_every = 5
+  c.rl.optimizer.lr = 2e-4
+  c.eval.update(problems=64, samples=8, batch=0)
+  c.checkpoint.every = 30
   return c
 
 

@@ -75,7 +75,7 @@ def test_a_study_has_claims_that_its_smoke_version_keeps(path):
     grid.load(f'{path}:smok')
 
 
-# The studies of docs/evidence.md; each takes 5 to 20 s of a core.
+# Studies of docs/evidence.md that take 5 to 20 s of a core.
 EVERY_TIME = ('length', 'overtaking', 'tokens')
 
 
