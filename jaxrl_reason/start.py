@@ -11,6 +11,7 @@ by compiling for these chips, which needs no TPU (the extra `tpu`); without
 the command that trains.
 """
 
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -38,6 +39,8 @@ def parser() -> command.Parser:
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
+  if a.on:  # libtpu looks for the chips of this machine, with warnings
+    os.environ.setdefault('JAX_PLATFORMS', 'cpu')
   # Imported here: a wrong flag is refused at once.
   from absl import logging
 

@@ -226,6 +226,32 @@ def test_no_address_is_a_placeholder():
     assert 'OWNER' not in path.read_text(), path
 
 
+def test_outputs_are_those_of_the_code():
+  """Other code has no outputs; bars are short, and pictures have few bytes."""
+  for path in PATHS:
+    notebook = nbformat.read(path, as_version=4)
+    if notebooks.CODE in notebook.metadata:
+      check_shown(notebook)
+      assert path.stat().st_size < 120_000, path
+  code = {'cell_type': 'code', 'source': 'print(1)', 'outputs': ['1']}
+  known = {notebooks.CODE: notebooks.checksum([code])}
+  for source, outputs in (('print(1)', ['1']), ('print(2)', [])):
+    cells = [code | {'source': source}]
+    new = notebooks.settled('1_a', {'cells': cells, 'metadata': known})
+    assert new['cells'][-1]['outputs'] == outputs
+    assert (notebooks.CODE in new['metadata']) == bool(outputs)
+
+
+def test_outputs_have_the_last_state_of_a_bar():
+  steps = '\rsft:  50%\r         \rstep 1\n\rsft:  50%\rsft: 100%\n'
+  output = {
+    'output_type': 'stream',
+    'text': ['compiling, 10 s so far\n', steps],
+  }
+  notebooks.shrink(output)
+  assert output['text'] == ['step 1\n', 'sft: 100%\n']
+
+
 ADDRESS = 'https://github.com/a/b'
 
 

@@ -4,19 +4,27 @@
   python tools/notebooks.py --write        update these files
   python tools/notebooks.py --url=ADDRESS  change the address in all files;
                                            origin: the address of the remote
+  python tools/notebooks.py --execute      run the notebooks without outputs
 
 The address is `url` in setup.cfg. Without an address there are no badges. A
 notebook installs the clone or the wheel beside it, or else from the address.
-Notebooks are written without outputs.
+A notebook has its outputs and a checksum of the code that made them. --write
+removes outputs of other code. --execute needs the extra `test`; it writes each
+notebook when it has run, and can be interrupted.
 """
 
 import argparse
+import base64
 import configparser
+import hashlib
+import io
 import json
+import os
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -37,6 +45,9 @@ KERNEL = {
   'language_info': {'name': 'python'},
 }
 INSTALL = '%pip install -q'
+# Entry of a notebook's metadata: the checksum of the code of its outputs.
+CODE = 'outputs_of_code'
+COLORS = 32
 IMAGE = 'https://colab.research.google.com/assets/colab-badge.svg'
 
 
@@ -101,15 +112,63 @@ def install(name: str) -> str:
 
 
 def settled(name: str, notebook: dict) -> dict:
-  """Returns a notebook with new first cells and without outputs."""
+  """Returns a notebook with new first cells, and with its outputs if they are
+  those of its code.
+  """
   body = [c for c in notebook['cells'] if not _is_head(c)]
+  code = checksum(body)
+  shown = notebook['metadata'].get(CODE) == code
   head = [{'cell_type': 'code', 'source': install(name)}]
   if url():
     head.insert(0, {'cell_type': 'markdown', 'source': badge(name)})
-  cells = [_cell(i, cell) for i, cell in enumerate(head + body)]
+  cells = [_cell(i, cell, shown) for i, cell in enumerate(head + body)]
+  metadata = KERNEL | ({CODE: code} if shown else {})
   return {
-    'cells': cells, 'metadata': KERNEL, 'nbformat': 4, 'nbformat_minor': 5
+    'cells': cells, 'metadata': metadata, 'nbformat': 4, 'nbformat_minor': 5
   }  # fmt: skip
+
+
+def checksum(cells: list[dict]) -> str:
+  """Returns the checksum of the code of cells, except those of this tool."""
+  code = [c for c in cells if c['cell_type'] == 'code' and not _is_head(c)]
+  text = '\0'.join(''.join(c['source']) for c in code)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def execute(path: pathlib.Path) -> None:
+  """Runs a notebook in an empty folder, and writes it with its outputs."""
+  import nbclient
+  import nbformat
+
+  notebook = nbformat.read(path, as_version=4)
+  os.environ['PYTHONPATH'] = str(ROOT)
+  with tempfile.TemporaryDirectory() as folder:
+    place = {'metadata': {'path': folder}}
+    nbclient.NotebookClient(
+      notebook, timeout=None, coalesce_streams=True, resources=place
+    ).execute()
+  found = json.loads(nbformat.writes(notebook))
+  for cell in found['cells']:
+    for output in cell.get('outputs', ()):
+      shrink(output)
+  found['metadata'][CODE] = checksum(found['cells'])
+  path.write_text(text_of(settled(path.name, found)))
+
+
+def shrink(output: dict) -> None:
+  """Leaves the last state of progress bars, and few colours in pictures."""
+  from PIL import Image
+
+  if 'text' in output:
+    lines = ''.join(output['text']).split('\n')
+    last = [line.rpartition('\r')[2] for line in lines]
+    kept = [line for line in last if not line.endswith('so far')]
+    output['text'] = '\n'.join(kept).splitlines(keepends=True)
+  if picture := output.get('data', {}).get('image/png'):
+    image = Image.open(io.BytesIO(base64.b64decode(picture)))
+    small = io.BytesIO()
+    image.convert('RGB').quantize(COLORS).save(small, 'png', optimize=True)
+    output['data'] = {'image/png': base64.b64encode(small.getvalue()).decode()}
 
 
 def settled_page(text: str) -> str:
@@ -130,12 +189,17 @@ def _is_head(cell: dict) -> bool:
   return text.startswith('[![Open in Colab]') or INSTALL in text
 
 
-def _cell(number: int, cell: dict) -> dict:
-  """Returns a cell with its number as id, without outputs and counts."""
+def _cell(number: int, cell: dict, shown: bool) -> dict:
+  """Returns a cell with its number as id and without counts.
+
+  Args:
+    shown: with its outputs.
+  """
   text = ''.join(cell['source']).splitlines(keepends=True)
   clean = {'cell_type': cell['cell_type'], 'id': f'cell-{number}'}
   if cell['cell_type'] == 'code':
-    clean |= {'execution_count': None, 'outputs': []}
+    outputs = cell.get('outputs', []) if shown else []
+    clean |= {'execution_count': None, 'outputs': outputs}
   return clean | {'metadata': {}, 'source': text}
 
 
@@ -144,7 +208,11 @@ def settled_file(path: pathlib.Path) -> str:
   text = path.read_text()
   if path.suffix == '.md':
     return settled_page(text)
-  notebook = settled(path.name, json.loads(text))
+  return text_of(settled(path.name, json.loads(text)))
+
+
+def text_of(notebook: dict) -> str:
+  """Returns a notebook as the text of its file."""
   return json.dumps(notebook, indent=1, ensure_ascii=False) + '\n'
 
 
@@ -165,15 +233,22 @@ def main() -> int:
   )
   parser.add_argument('--write', action='store_true', help='change the files')
   parser.add_argument('--url', help='the address, or origin')
+  parser.add_argument('--execute', action='store_true', help='run notebooks')
+  parser.add_argument('names', nargs='*', help='of notebooks to run, as 1 2 5')
   a = parser.parse_args()
   if a.url is not None:
     address = origin() if a.url == 'origin' else a.url
     path = ROOT / 'setup.cfg'
     path.write_text(with_url(path.read_text(), address))
-  write = a.write or a.url is not None
+  write = a.write or a.execute or a.url is not None
   names = list(stale(write))
   for name in names:
     print(f'{name}: {"written" if write else "differs: run with --write"}')
+  for path in sorted(FOLDER.glob('*.ipynb')) if a.execute else ():
+    chosen = not a.names or path.name.partition('_')[0] in a.names
+    if chosen and CODE not in json.loads(path.read_text())['metadata']:
+      execute(path)
+      print(f'{path.name}: executed, {path.stat().st_size:,} bytes')
   return int(bool(names) and not write)
 
 

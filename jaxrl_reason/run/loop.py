@@ -194,6 +194,8 @@ class Loop:
       self.flush()  # the cost of stop_loss: one wait per interval
     reached = limit > 0 and self.journal.nll <= limit
     self.ended = self.done == self._own.steps or reached
+    if reached:
+      self.journal.complete()
     save = self.ended or stop or self.done % c.checkpoint.every == 0
     near = not save and self.checkpoints.near_due(self.total)
     due = self.ended or self.done % c.eval.every == 0

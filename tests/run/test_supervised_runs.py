@@ -208,6 +208,17 @@ def test_settings_without_effect_are_refused(flat, message, tmp_path):
     train.run(supervised(**flat), tmp_path)
 
 
+def test_the_bar_of_a_stage_that_its_likelihood_ends_is_complete(
+  tmp_path, capsys
+):
+  c = supervised(**{'sft.steps': 40, 'sft.stop_loss': 50.0})
+  train.run(c, tmp_path)
+  end = rows(tmp_path, 'sft')[-1]['step']
+  assert end < 40
+  last = [x for x in capsys.readouterr().err.splitlines() if 'until nll' in x]
+  assert 'sft until nll 50: 100%' in last[-1] and f'{end}/{end}' in last[-1]
+
+
 def test_a_stage_ends_by_the_likelihood_for_any_loss(tmp_path):
   """The dft loss is below the bound from the first step on."""
   c = supervised(**{'sft.loss': 'dft', 'sft.stop_loss': 1.0})

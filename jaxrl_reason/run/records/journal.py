@@ -113,10 +113,16 @@ class Journal:
     """Shows the bar, and starts the clock. A context manager, so that the bar
     is closed before an error is printed.
     """
-    steps = self._config[self._kind].steps
-    self._bar = bar(self._stage, steps, done)
+    section, name = self._config[self._kind], self._stage
+    if limit := getattr(section, 'stop_loss', 0.0):
+      name = f'{name} until nll {limit:g}'
+    self._bar = bar(name, section.steps, done)
     self.paused()
     return self._bar
+
+  def complete(self) -> None:
+    """Ends the bar of a stage whose stop_loss is reached before its steps."""
+    self._bar.total = self._bar.n
 
   def first_dispatch(self, other: Callable[[], str]):
     """Logs during the stage's first dispatch that its programs are being
