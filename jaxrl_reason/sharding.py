@@ -62,9 +62,11 @@ def make_mesh(
   if -1 in shape:
     shape[shape.index(-1)] = len(devices) // known
   if int(np.prod(shape)) != len(devices):
+    axes = ' x '.join(f'{a} {n}' for a, n in zip(AXES, shape, strict=True))
     raise ValueError(
-      f'mesh={tuple(shape)} {AXES} needs {np.prod(shape)} devices; '
-      f'there are {len(devices)}. Sizes must multiply to that; -1 fills in.'
+      f'mesh={tuple(shape)}: {axes} needs {np.prod(shape)} devices, but there '
+      f'are {len(devices)}. The sizes must multiply to that number; -1 stands '
+      'for all remaining devices.'
     )
   slices = len({getattr(d, 'slice_index', 0) for d in devices})
   grid = _over_slices(shape, slices, devices)

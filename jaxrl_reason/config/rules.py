@@ -61,7 +61,10 @@ def divides(name: str, total: int, **parts: int) -> tuple[bool, str]:
   for key, n in parts.items():
     product *= n
     words.append(f'{key.replace("__", ".")} {n}')
+  divisor = ' x '.join(words) + f' = {product}' * (len(parts) > 1)
+  above = total + -total % product
   return (
     total % product,
-    f'{name} = {total} does not divide by {" x ".join(words)} = {product}',
+    f'{name} = {total} does not divide by {divisor}; the next number that does '
+    f'is {above}',
   )

@@ -167,7 +167,7 @@ EXAMPLES = [
     "sft.padding='buckets:2' and rl.chunks.tokens=8: chunks have rows of",
   ),
   ({'rl.prompts': 6, 'rl.minibatches': 5}, r'6 x rl.samples 8 = 48 .*= 10'),
-  ({'rl.extra.groups': 33}, 'rl.extra.groups = 33 does not .* = 2'),
+  ({'rl.extra.groups': 33}, 'rl.extra.groups = 33 does not .* 2; the next .* 34'),
   (
     {'rl.path': 'host', 'rl.parts': 5},
     'rl.prompts = 32 does not divide by rl.parts 5',
