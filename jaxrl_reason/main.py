@@ -56,13 +56,15 @@ def run(a: argparse.Namespace) -> None:
     config = config_lib.load(a.config, a.changes)
   from jaxrl_reason.rollouts.host import RewardFailed
   from jaxrl_reason.run import train
-  from jaxrl_reason.run.process import reader_gone
+  from jaxrl_reason.run.process import cpu_devices, reader_gone
 
   with (
     reader_gone.tolerated(),
     hosts.exit_on_error(),
     command.one_line(RewardFailed, hosts.Lost),
   ):
+    if not a.num_processes:
+      cpu_devices.split(config_lib.read(config))
     hosts.join(
       a.coordinator,
       a.num_processes,
