@@ -22,6 +22,8 @@ from jaxrl_reason.studies.verdicts import Claim
 
 # Sections that the warm start reads. Changes of other keys leave it as it is.
 WARM = 'data init_from model model_dir named pretrain sft stages'.split()
+# Settings of the last stage alone, so that all begin with the same weights.
+LAST = ('model.numerics',)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +205,11 @@ def _warm(study: Study, setting: str, seed: int) -> tuple[str, Run | None]:
 
   def of(setting: str) -> Run:
     changes = study.settings[setting]
-    own = {k: v for k, v in changes.items() if k.split('.')[0] in WARM}
+    own = {
+      k: v
+      for k, v in changes.items()
+      if k.split('.')[0] in WARM and k not in LAST
+    }
     config = _changed(study, setting, own | {'seed': seed})
     return config.changed({'stages': tuple(config.stages[:-1])})
 

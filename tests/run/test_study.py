@@ -327,21 +327,26 @@ def test_warm_starts_are_shared_by_seed_and_settings():
   settings = {
     'rl': {},
     'hot': {'rl.temperature': 1.3},
+    'exact': {'model.numerics': 'exact', 'model.dtype': 'bfloat16'},
+    'half': {'model.dtype': 'bfloat16'},
     'weak': {'sft.steps': 8},
     'first': {'stages': ('rl',)},
   }
   s = study(settings=settings, seeds=2)
   warm = grid.warm_starts(s)
-  assert list(warm) == ['rl--s0', 'rl--s1', 'weak--s0', 'weak--s1']
-  assert [c.seed for c in warm.values()] == [0, 1, 0, 1]
+  names = ['rl', 'exact', 'weak']  # of half, exact is the first
+  assert list(warm) == [f'{name}--s{i}' for name in names for i in (0, 1)]
+  assert [c.seed for c in warm.values()] == [0, 1] * 3
   assert {c.stages for c in warm.values()} == {('sft',)}
   assert warm['weak--s1'].sft.steps == 8
   cells = {c.name: c.config for c in grid.cells(s, 'W')}
   assert cells['hot--s1'].init_from == 'W/rl--s1'
+  assert cells['half--s1'].init_from == 'W/exact--s1'
+  assert cells['exact--s1'].model.numerics == 'exact'
   assert cells['weak--s0'].init_from == 'W/weak--s0'
   assert cells['first--s0'].init_from == ''
   shared = grid.cells(study(settings=settings, seeds=2, warm='shared'), 'W')
-  assert {c.warm for c in shared} == {'rl--s0', 'weak--s0', ''}
+  assert {c.warm for c in shared} == {'rl--s0', 'exact--s0', 'weak--s0', ''}
 
 
 def test_stages_are_compared(tmp_path):
