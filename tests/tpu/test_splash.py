@@ -1,11 +1,7 @@
 """The TPU compiler compiles attention for described chips."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-from paths import ROOT
+from described_tpu import printed
 
 COMPILE = """
 import jax, jax.numpy as jnp
@@ -89,25 +85,6 @@ def test_decoding_compiles_for_a_tpu(columns, cache, kernel):
   assert f'kernel {kernel} 2' in out and f'called {kernel}' in out
   keys = 16 * 2 * columns * 64  # of one device's rows and heads, in bytes
   assert int(out.split('copy ')[1].split()[0]) < max(keys / 100, 2**16)
-
-
-def printed(code: str) -> str:
-  """Returns the output of a program that describes a TPU."""
-  pytest.importorskip('libtpu')
-  env = os.environ | {
-    'JAX_PLATFORMS': 'cpu',
-    'TPU_SKIP_MDS_QUERY': '1',
-    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # it only compiles
-  }
-  # Those of the tests are the CPU compiler's.
-  for name in ('XLA_FLAGS', 'JAX_COMPILATION_CACHE_DIR'):
-    env.pop(name)
-  done = subprocess.run(
-    [sys.executable, '-c', code], env=env, cwd=ROOT, capture_output=True,
-    text=True,
-  )  # fmt: skip
-  assert done.returncode == 0, done.stderr[-3000:]
-  return done.stdout
 
 
 @pytest.mark.tpu_compile
