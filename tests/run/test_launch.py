@@ -4,6 +4,7 @@ import configparser
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -59,6 +60,50 @@ def test_the_manifest_asks_for_whole_slices():
   assert pods['parallelism'] == pods['completions'] == rows * columns // chips
   config = container['command'][3].removeprefix('--config=')
   check_recipe(config)
+
+
+@pytest.mark.skipif(not shutil.which('hadolint'), reason='no hadolint')
+def test_the_image_passes_its_linter():
+  subprocess.run(['hadolint', LAUNCH / 'Dockerfile'], check=True)
+
+
+def test_the_task_of_skypilot_is_valid():
+  text = (LAUNCH / 'skypilot.yaml').read_text()
+  task = yaml.safe_load(text)
+  assert task['envs']['JAXRL_EXTRAS'] in (LAUNCH / 'Dockerfile').read_text()
+  sky = pytest.importorskip('sky', reason='SkyPilot is not installed')
+  assert sky.Task.from_yaml(LAUNCH / 'skypilot.yaml').run == task['run']
+
+
+def test_a_slice_is_asked_for_until_it_exists(tmp_path):
+  calls = tmp_path / 'calls'
+  answer = f'echo "$@" >>{calls}; n=$(wc -l <{calls}); '
+  waits = 'describe2) echo WAITING;; describe*) echo ACTIVE;;'
+  stub(tmp_path, 'gcloud', f'{answer}case $4$n in {waits} esac')
+  env = {'TPU': 't', 'ZONE': 'z', 'PROJECT': 'p', 'WAIT_S': '0'}
+  env |= {'PATH': f'{tmp_path}:{os.environ["PATH"]}'}
+  command = [LAUNCH / 'tpu_create.sh', 'v5litepod-16', '--labels=a=b']
+  done = subprocess.run(command, env=env, capture_output=True, text=True)
+  assert (done.returncode, done.stdout) == (0, 't: WAITING\n'), done.stderr
+  create, *looks = calls.read_text().splitlines()
+  assert len(looks) == 2 and create.endswith('--zone=z --labels=a=b')
+  assert '--runtime-version=v2-alpha-tpuv5-lite --spot' in create
+  command = [LAUNCH / 'tpu_create.sh', 'v9-1']
+  done = subprocess.run(command, env=env, capture_output=True, text=True)
+  assert done.returncode == 1 and 'set IMAGE' in done.stderr
+
+
+def test_arguments_reach_the_pods_of_xpk(tmp_path):
+  split = 'eval "set -- ${a#*run }"; printf "[%s]" "$@"'
+  command = f'for a; do case $a in --command=*) {split};; esac; done'
+  stub(tmp_path, 'xpk', command)
+  env = {k: 'x' for k in ('CLUSTER', 'TYPE', 'IMAGE', 'NAME')}
+  env |= {'PATH': f'{tmp_path}:{os.environ["PATH"]}'}
+  args = ['--config.mesh=(1, -1, 1)', "--a='x'"]
+  done = subprocess.run(
+    [LAUNCH / 'xpk.sh', *args], env=env, capture_output=True, text=True
+  )
+  assert done.stdout == ''.join(f'[{a}]' for a in args), done.stderr
 
 
 def stub(folder: pathlib.Path, name: str, script: str):
