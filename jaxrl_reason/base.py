@@ -150,14 +150,13 @@ class ForkFn(Protocol):
 class Model:
   """A policy as pure functions of its weights.
 
-  Samplers and updates call these functions. `jaxrl_reason.from_apply`,
-  `from_linen` and `from_nnx` build a Model from any causal language model.
+  `from_apply`, `from_linen` and `from_nnx` build one from any causal model.
 
   Attributes:
     specs: tree of `models.spec.Spec`, one for each weight.
     decode_params: converts weights to the form that `decode` reads.
     flops_per_token: forward FLOPs of a token that attends to so many others.
-    grow: adds columns to a cache.
+    grow, renew: add columns to a cache; replace the prompts at places [b].
     gapped: converts the cache of `prefill` to one whose rows may have gaps, for
       several turns. None, as for `extend` and `fork`: no turns.
     hidden_routed: None for a model without experts.
@@ -179,6 +178,7 @@ class Model:
   gapped: ResizeFn | None = None
   extend: ExtendFn | None = None
   fork: ForkFn | None = None
+  renew: Callable[[Cache, Cache, jax.Array], Cache] | None = None
   hidden_routed: RoutedHiddenFn | None = None
   hidden_shared: SharedHiddenFn | None = None
   sampled_routes: Callable[[Cache], tuple[jax.Array, jax.Array]] | None = None

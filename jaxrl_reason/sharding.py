@@ -370,8 +370,8 @@ def to_local(x: jax.Array, mesh: Mesh) -> np.ndarray:
   return np.concatenate([np.asarray(parts[i]) for i in sorted(parts)])
 
 
-# Memories whose arrays have one group in each line.
-OF_GROUPS = ('control/refill/groups/', 'control/replay/groups/')
+# Memories in `control` whose arrays have one group, or one row, in each line.
+OF_GROUPS = 'refill/groups/', 'replay/groups/', 'in_flight/'
 
 
 def state_shardings(
@@ -391,8 +391,10 @@ def state_shardings(
     for name, sharding in by_path.items():
       if path.endswith(f'/{name}') and len(x.shape) == len(sharding.spec):
         return sharding.with_memory_kind(kind) if kind else sharding
-    if path.startswith(OF_GROUPS) and x.shape[0] % row_shards(mesh) == 0:
-      return row_sharding(mesh)
+    axis = int(x.ndim == 5)  # caches of a loop over layers [L,rows,...]
+    if path.removeprefix('control/').startswith(OF_GROUPS) and x.ndim:
+      if x.shape[axis] % row_shards(mesh) == 0:
+        return row_sharding(mesh, axis)
     return replicated(mesh)
 
   return trees.map_with_path(leaf, template)

@@ -13,6 +13,7 @@ from jaxrl_reason.config.rl_sections import (
   Extra,
   FilterArgs,
   Hints,
+  InFlight,
   Loss,
   Reference,
   Replay,
@@ -141,6 +142,7 @@ class RL(Training):
   # batch is sampled while the previous one is verified, except the first of
   # every log_every steps.
   staleness: Annotated[int, Range(0, 64)] = 0
+  in_flight: InFlight = InFlight()
   # path='host': pieces of a batch: one is verified while the next is sampled.
   parts: Count = 2
   workers: Count = 2  # path='host': verifier processes
@@ -160,6 +162,11 @@ class RL(Training):
   def delay(self) -> int:
     """Returns the steps that a batch waits in the queue; 0: there is none."""
     return 0 if self.overlaps else self.staleness
+
+  @property
+  def waiting(self) -> int:
+    """Counts the first steps, which have nothing to train on."""
+    return self.delay or max(self.in_flight.batches - 1, 0)
 
   @property
   def rows(self) -> int:

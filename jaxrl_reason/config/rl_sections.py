@@ -100,6 +100,25 @@ class Replay(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class InFlight(Record):
+  """Groups whose sampling continues in later steps, under their weights
+  (`rollouts/in_flight.py`).
+  """
+
+  read_with = {'*': 'batches'}
+
+  # Batches of `prompts` groups in flight, 2 or more; the first batches - 1
+  # steps only begin groups. 0: a step samples the groups that it trains on.
+  batches: CountOrNone = 0
+  # Pieces of a step: groups that have finished are replaced after each of them,
+  # prompts / pieces at a time.
+  pieces: Count = 1
+  # Largest number of steps from the first tokens of a group to its update: a
+  # step waits for groups that would become older. 0: no limit.
+  max_staleness: CountOrNone = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Shaping(Record):
   """Terms added to the reward after the filter, from statistics of the stage.
 

@@ -197,6 +197,25 @@ def grow(cache: Cache, n: int) -> Cache:
   return cache.replace(own=tuple(own))
 
 
+def renew(cache: Cache, new: Cache, at: jax.Array) -> Cache:
+  """Replaces some prompts, whose rows then begin anew.
+
+  Args:
+    new: of b prompts with as many rows each; at: int [b], their places among
+      the prompts of `cache`.
+  """
+
+  def put(all_, x):
+    return sharding.rows(all_.at[at].set(x))
+
+  put_tree = functools.partial(jax.tree.map, put)
+  entries = zip(cache.layers, cache.prompt, new.prompt)
+  return cache.replace(
+    prompt=tuple(mapped(put_tree, n)(old, x) for n, old, x in entries),
+    prompt_mask=put(cache.prompt_mask, new.prompt_mask),
+  )
+
+
 def _of_keys(f: Callable, layers: range, *kv):
   """Applies f to the arrays of an entry's keys and values; returns states
   unchanged.

@@ -29,6 +29,7 @@ def build(c: Config) -> Model:
     hidden_routed=routed if c.experts else None,
     hidden_shared=functools.partial(shared.hidden, c),
     grow=cache_lib.grow,
+    renew=cache_lib.renew,
     gapped=cache_lib.gapped,
     extend=functools.partial(decoding.extend, c),
     # A delta-rule state cannot be rewound to an earlier token.

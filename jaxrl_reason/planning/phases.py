@@ -220,7 +220,7 @@ def _learner(parts: Prepared, name: str) -> tuple[Learner, Layout]:
   """Returns the learner of a stage and the layout of its state."""
   config, model = parts.config, parts.model
   learner = stages.abstract_learner(config, model, name, parts.problems)
-  where = stages.layout(name, config.rl, config.data, learner, parts.mesh)
+  where = stages.layout(name, config.rl, config.data, learner, parts)
   return learner, where
 
 
@@ -274,6 +274,7 @@ def _refuse_parts(c) -> None:
   for key, value, none in (
     ('rl.turns.env', in_python, ''),
     ('rl.chunks.tokens', c.chunks.tokens, 0),
+    ('rl.in_flight.batches', c.in_flight.batches, 0),
   ):
     if value:
       raise ValueError(

@@ -53,6 +53,8 @@ class Draw:
   entropy: bool = False
   forcing: Forcing | None = None
   automaton: Automaton | None = None
+  # i32 [], updates behind the weights, to record it of every token.
+  version: jax.Array | None = None
 
   @classmethod
   def make(cls, model: Model, weights, key, ids, sampling, *rest) -> 'Draw':
@@ -98,6 +100,8 @@ class Draw:
     at_t = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(t, keys.shape))
     token, logp = logits_lib.draw(shaped, sampling, at_t, sums)
     new = {'tokens': token, 'logp': logp}
+    if self.version is not None:
+      new['version'] = jnp.full_like(token, self.version)
     if self.policy_logp:
       new['policy_logp'] = logits_lib.token_logp(logits, token, sums)
     if self.entropy:

@@ -18,6 +18,7 @@ The noise of a token depends only on (key of the step, row id, position). It is
 the same after a resume, and for any sharding, slots or split of a batch.
 """
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -115,7 +116,7 @@ def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
 def _refill(draw: Draw, slots: Slots) -> Slots:
   """Assigns the next rows of their prompt to the slots that are over.
 
-  The first tokens of all rows were sampled in `_begin`.
+  The first tokens of all rows were sampled in `begin`.
   """
   b, n_slots = slots.row.shape
   first = slots.out['tokens'][:, 0].reshape(b, -1)  # [B,G]
@@ -151,12 +152,15 @@ def _loop(
       left |= trees.shared_max(slots.taken < g)
     return (slots.step < last) & left
 
-  def body(slots):
-    slots = _step(draw, on_token, slots)
-    return slots if slots.row is None else _refill(draw, slots)
-
+  body = functools.partial(advance, draw, on_token)
   with trees.at_most('tokens', most):
     return jax.lax.while_loop(unfinished, body, slots)
+
+
+def advance(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
+  """Samples a token of every slot, and assigns rows to slots that are over."""
+  slots = _step(draw, on_token, slots)
+  return slots if slots.row is None else _refill(draw, slots)
 
 
 def trips(max_new: int, segments: int, n_samples: int, slots: int = 0):
@@ -173,10 +177,8 @@ def trips(max_new: int, segments: int, n_samples: int, slots: int = 0):
   return list(zip(rooms, steps))
 
 
-def _begin(
-  draw: Draw, hidden, cache, routes, prompts, shape, n_slots: int
-) -> Slots:
-  """Samples the first token of all rows, and puts a row into every slot.
+def begin(draw: Draw, hidden, cache, routes, prompts, shape) -> Slots:
+  """Samples the first token of all rows; returns a slot for every row.
 
   Args:
     hidden: [B,D], of the prompts' last tokens.
@@ -197,11 +199,10 @@ def _begin(
       jnp.full((b * g, c, *routes.shape[1:]), moe.UNKNOWN, routes.dtype)
     )
   token, zero = first['tokens'], jnp.int32(0)
-  slots = Slots(zero, zero, token, ends | (c == 1), cache, out, past)
-  return slots if n_slots == g else _shared(slots, b, n_slots)
+  return Slots(zero, zero, token, ends | (c == 1), cache, out, past)
 
 
-def _shared(slots: Slots, b: int, n_slots: int) -> Slots:
+def shared(slots: Slots, b: int, n_slots: int) -> Slots:
   """Returns slots for a part of the rows: the first rows of each prompt."""
 
   def first(x):
@@ -232,8 +233,12 @@ def routes_of_rows(prompt: jax.Array, own: jax.Array) -> jax.Array:
   return jnp.concatenate([repeated, own], axis=1)
 
 
-def _rollout(draw: Draw, slots: Slots, g: int, version: jax.Array) -> Rollout:
-  """Returns the Rollout of the slots: one turn, no token shared."""
+def to_rollout(draw: Draw, slots: Slots, g: int, version: jax.Array) -> Rollout:
+  """Returns the Rollout of the slots: one turn, no token shared.
+
+  Args:
+    draw: of all N rows; version: i32 [] or [N,C], of the weights.
+  """
   drawn, routes = slots.out['tokens'] != NONE, slots.out.get('routes')
   ended = jnp.any(draw.ends(slots.out['tokens']), axis=1)
   if draw.automaton is not None:
@@ -325,12 +330,13 @@ def generate(
   first = loops[0][0]
   hidden, cache = model.prefill(params, prompts, valid, n_slots, c, first)
   used = model.sampled_routes(cache)[1] if routes else None
-  rows = (prompts, valid), (b, g, c), n_slots
-  state = _begin(draw, hidden, cache, used, *rows)
+  state = begin(draw, hidden, cache, used, (prompts, valid), (b, g, c))
+  if n_slots < g:
+    state = shared(state, b, n_slots)
   if on_token is not None:
     _tell(on_token, state.t, state.token, jnp.zeros_like(state.over))
   for columns, most in loops:
     if columns > first:
       state = state.replace(cache=model.grow(state.cache, columns))
     state = _loop(draw, on_token, most, state)
-  return _rollout(draw, state, g, version)
+  return to_rollout(draw, state, g, version)

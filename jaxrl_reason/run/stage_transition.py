@@ -92,7 +92,7 @@ def layout(p: Planned, parts: Prepared) -> states.Layout:
   """Lays the state of a stage out on the mesh."""
   rest = parts.model, p.kind, parts.problems
   learner = stages.abstract_learner(p.config, *rest)
-  return stages.layout(p.kind, p.config.rl, p.config.data, learner, parts.mesh)
+  return stages.layout(p.kind, p.config.rl, p.config.data, learner, parts)
 
 
 def check(planned: Sequence[Planned], parts: Prepared) -> None:

@@ -29,10 +29,12 @@ from jaxrl_reason.data import (
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import spec
 from jaxrl_reason.rewards.kernels import device, token_bytes_table
 from jaxrl_reason.rollouts import rounds
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.host import VerifierWait
+from jaxrl_reason.rollouts.in_flight import InFlightSource
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run import states
@@ -86,7 +88,7 @@ def build(planned: staging.Planned, parts: Prepared) -> Stage:
   if kind == 'rl':
     facts = problem_pool.first_facts(config.data, parts.problems.train)
   learn = learner(config, parts.model, kind, facts)
-  where = layout(kind, config.rl, config.data, learn, parts.mesh)
+  where = layout(kind, config.rl, config.data, learn, parts)
   builder = _host if config.rl.path == 'host' else _fused
   if kind != 'rl':
     builder = _supervised
@@ -106,15 +108,31 @@ def abstract_learner(
 
 
 def layout(
-  name: str, rl: RL, data: Data, learn: Learner, mesh: jax.sharding.Mesh
+  name: str, rl: RL, data: Data, learn: Learner, parts: Prepared
 ) -> states.Layout:
   """Lays the state of stage `name` out on the mesh."""
-  control = _no_control
+  control, mesh = _no_control, parts.mesh
   if name == 'rl':
     gen = generation(rl, data, learn.model)
     columns = data.prompt_len + rl.hints.room
-    control = control_state.first(rl, columns, learn, gen, mesh)
+    flight = _flight(rl, data, learn, parts) if rl.in_flight.batches else None
+    control = control_state.first(rl, columns, learn, gen, mesh, flight)
   return states.Layout(learn, mesh, control)
+
+
+def _flight(rl: RL, data: Data, learn: Learner, parts: Prepared) -> Callable:
+  """Returns the function that makes the memory of groups in flight."""
+  problems, tokenizer = parts.problems, parts.tokenizer
+  source, encode, _ = fused_source(rl, data, learn, problems.kernel, tokenizer)
+  row = prompt_encoder(rl, data, tokenizer, encode)(0, problems.train[0])
+  prompts = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(
+      (rl.prompts, *np.shape(x)), np.asarray(x).dtype
+    ),
+    row,
+  )
+  params = spec.abstract(learn.model.specs)
+  return functools.partial(source.memory, params, Prompts(**prompts))
 
 
 def _no_control(total: jax.Array) -> None:
@@ -264,6 +282,8 @@ def fused_source(
   greedy = 'greedy_reward' in learn.needs
   demos = any(kind.reads_demos for kind in kinds)
   source = FusedSource(gen, reward_fn, views, greedy, demos)
+  if rl.in_flight.batches:
+    source = InFlightSource(source, **rl.in_flight.to_dict())
   return rounds.nested(source, kinds), encode, sampling
 
 

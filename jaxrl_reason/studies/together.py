@@ -258,7 +258,7 @@ def _stage(configs, made) -> tuple[Stacked, stages.Stage]:
   program = traced.maker(config, p.model, p.problems.kernel, p.tokenizer)
   numbers = [traced.values(x.rl, x.objective) for x in configs]
   learner, _, _ = program(numbers[0])
-  one = stages.layout('rl', c, d, learner, p.mesh)
+  one = stages.layout('rl', c, d, learner, p)
   layout = Stacked(one, p.mesh, len(configs))
   _, encode, _ = stages.fused_source(
     c, d, learner, p.problems.kernel, p.tokenizer

@@ -13,6 +13,7 @@ FAILED = DEMOS | {'rl.demos_when': 'failed'}
 SAMPLER = {'rl.old_logp': 'sampler'}
 STALE = SAMPLER | {'rl.path': 'host', 'rl.staleness': 1}
 QUEUE = SAMPLER | {'rl.staleness': 2}
+FLIGHT = SAMPLER | {'rl.in_flight.batches': 3}
 HINTS = {'rl.hints.room': 4}
 AGAIN = HINTS | SAMPLER | {'rl.hints.when': 'failed'}
 REFILL = {'rl.refill_rounds': 1, 'rl.filter': 'dead_groups'}
@@ -167,7 +168,10 @@ EXAMPLES = [
     "sft.padding='buckets:2' and rl.chunks.tokens=8: chunks have rows of",
   ),
   ({'rl.prompts': 6, 'rl.minibatches': 5}, r'6 x rl.samples 8 = 48 .*= 10'),
-  ({'rl.extra.groups': 33}, 'rl.extra.groups = 33 does not .* 2; the next .* 34'),
+  (
+    {'rl.extra.groups': 33},
+    'rl.extra.groups = 33 does not .* 2; the next .* 34',
+  ),
   (
     {'rl.path': 'host', 'rl.parts': 5},
     'rl.prompts = 32 does not divide by rl.parts 5',
@@ -335,6 +339,48 @@ EXAMPLES = [
   (QUEUE | {'rl.turns.env': 'calculator'}, "calculator' and rl.staleness=2"),
   (QUEUE | {'rl.steps': 2}, 'no batch leaves the queue in rl.steps=2'),
   (QUEUE | RLOO, "rl.staleness=2: rl.loss.policy='log_likelihood'"),
+  (FLIGHT | {'rl.in_flight.batches': 1}, 'no group would stay in flight'),
+  (FLIGHT | {'rl.steps': 2, 'log_every': 1}, 'no step of rl.steps=2 would'),
+  (FLIGHT | {'rl.in_flight.max_staleness': 1}, 'max_staleness=1: .* after 2 s'),
+  (FLIGHT | {'rl.in_flight.pieces': 5}, 'rl.prompts = 32 does not .*pieces 5'),
+  ({'rl.in_flight.pieces': 2}, 'pieces=2 has no .* rl.in_flight.batches'),
+  (FLIGHT | RLOO, "rl.in_flight.batches=3: rl.loss.policy='log_likelihood'"),
+  (FLIGHT | {'rl.old_logp': 'trainer'}, 'batches=3 and rl.old_logp="trainer"'),
+  (
+    FLIGHT | DECOUPLED | {'rl.algorithm': 'remax'},
+    "algorithm='remax' reads a greedy",
+  ),
+  (FLIGHT | {'rl.cache_segments': 2}, 'rl.cache_segments=2 and rl.in_flight'),
+  (FLIGHT | POOL, 'rl.in_flight.batches=3 and data.controller.refresh=10'),
+  (FLIGHT | {'rl.path': 'host'}, "rl.path='host' and rl.in_flight.batches=3"),
+  (FLIGHT | QUEUE, 'rl.staleness=2 and rl.in_flight.batches=3'),
+  (FLIGHT | REFILL, 'rl.refill_rounds=1 and rl.in_flight.batches=3'),
+  (FLIGHT | {'rl.extra.groups': 32}, 'rl.extra.groups=32 and rl.in_flight'),
+  (FLIGHT | REPLAY, 'rl.replay.rows=8 and rl.in_flight.batches=3'),
+  (FLIGHT | HINTS, 'rl.hints.room=4 and rl.in_flight.batches=3'),
+  (
+    FLIGHT | DEMOS | DECOUPLED,
+    'rl.demos=1 and rl.in_flight.batches=3',
+  ),
+  (FLIGHT | {'rl.replay_routes': True}, 'replay_routes=True and rl.in_flight'),
+  (FLIGHT | {'rl.turns.env': 'calculator'}, "calculator' and rl.in_flight"),
+  (
+    FLIGHT | {'rl.chunks.tokens': 16, 'rl.chunks.carry': 4},
+    'rl.chunks.tokens=16 and rl.in_flight.batches=3',
+  ),
+  (
+    FLIGHT | {'rl.temperature_control.entropy': 0.5},
+    'rl.temperature_control.entropy=0.5 and rl.in_flight.batches=3',
+  ),
+  (FLIGHT | PENALTY, 'rl.repetition_penalty=1.2 and rl.in_flight.batches=3'),
+  (
+    FLIGHT | {'rl.presence_penalty': 0.2, 'rl.logprob_chunk': 8},
+    'rl.presence_penalty=0.2 and rl.in_flight.batches=3',
+  ),
+  (
+    FLIGHT | {'rl.frequency_penalty': 0.2, 'rl.logprob_chunk': 8},
+    'rl.frequency_penalty=0.2 and rl.in_flight.batches=3',
+  ),
   (STALE | {'rl.old_logp': 'trainer'}, 'staleness=1 and rl.old_logp'),
   ({'rl.invalid_limit': 0.1}, "limit=0.1 has no effect without rl.path='host'"),
   # Samples of an earlier policy: a ratio to it, or a weight.
@@ -511,7 +557,9 @@ def test_a_divergence_over_the_vocabulary_holds_for_any_samples(changes):
 
 
 @pytest.mark.parametrize(
-  'changes', [STALE, REPLAY, REFILL | {'rl.refill_keep': True}, AGAIN], ids=str
+  'changes',
+  [STALE, FLIGHT, REPLAY, REFILL | {'rl.refill_keep': True}, AGAIN],
+  ids=str,
 )
 @pytest.mark.parametrize('more', [SAMPLER, DECOUPLED, DECOUPLED | RLOO])
 def test_samples_of_an_earlier_policy_by_a_ratio_or_by_weights(changes, more):

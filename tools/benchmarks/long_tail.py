@@ -1,7 +1,7 @@
 """Measures tokens/s of the sampler if completions have very different lengths.
 
   python tools/benchmarks/long_tail.py [--layers=4 --width=256] [--samples=32]
-    [--new=256] [--repeats=5]
+    [--new=256] [--repeats=5] [--batches=4] [--steps=8]
 
 Lengths are log-normal (sigma 1) with a mean of a quarter of the limit,
 truncated at the limit. There are 8 prompts of 32 tokens, and the vocabulary has
@@ -9,10 +9,15 @@ truncated at the limit. There are 8 prompts of 32 tokens, and the vocabulary has
 has its length. The first token of a row determines its length, so all modes of
 the sampler generate the same rows, which is checked. Useful tokens are those
 before the end of a row.
+
+The last modes keep --batches batches in flight, in pieces of 2 prompts. Their
+seconds and tokens are of --steps steps, after those that fill the places.
 """
 
 import argparse
 import dataclasses
+import functools
+import time
 
 import grpo_step
 import jax
@@ -21,7 +26,7 @@ import numpy as np
 
 from jaxrl_reason.base import Model
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.rollouts import fused, in_flight, sampler
 
 STOP = 0
 
@@ -63,14 +68,23 @@ def with_lengths(model: Model, lengths: jax.Array) -> Model:
   def grow(cache, n):
     return (model.grow(cache[0], n), cache[1])
 
+  def renew(cache, new, at):
+    return (model.renew(cache[0], new[0], at), cache[1])
+
   return dataclasses.replace(
-    model, prefill=prefill, decode=decode, unembed=unembed, grow=grow
+    model,
+    prefill=prefill,
+    decode=decode,
+    unembed=unembed,
+    grow=grow,
+    renew=renew,
   )
 
 
 def modes(samples: int) -> dict[str, tuple[int, dict]]:
   """Returns name -> (stop token, arguments of `generate`)."""
-  few = {f'{n} slots': n for n in (samples // 2, samples // 4) if n}
+  few = {f'{n} slots': n for n in (samples // 2, samples // 4, samples // 8)}
+  few = {k: n for k, n in few.items() if n}
   return {
     'plain loop': (-1, {}),
     'early exit': (STOP, {}),
@@ -79,6 +93,41 @@ def modes(samples: int) -> dict[str, tuple[int, dict]]:
     f'{k}, 4 segments': (STOP, dict(slots=n, segments=4))
     for k, n in few.items()
   }
+
+
+def measure_flight(args, model, state, prompts, slots: int) -> tuple:
+  """Measures groups in flight: (name, wall s, CPU s, tokens/s)."""
+  gen = fused.Generation(model, args.samples, args.new, slots)
+  plain = fused.FusedSource(gen, grpo_step.reward_fn)
+  source = in_flight.InFlightSource(plain, args.batches, grpo_step.B // 2)
+  rest = Sampling.make(), jnp.array([STOP])
+
+  @functools.partial(jax.jit, donate_argnums=1)
+  def steps(params, memory, first, n):
+    def one(i, carry):
+      memory, tokens, idle = carry
+      found = source(
+        params, {in_flight.NAME: memory}, prompts, jax.random.key(2), i, *rest
+      )
+      account = found.account
+      idle += account.metrics['in_flight/idle']
+      tokens += found.rollout.length.sum()
+      return account.control[in_flight.NAME], tokens, idle
+
+    carry = memory, jnp.int32(0), jnp.float32(0)
+    return jax.lax.fori_loop(first, first + n, one, carry)
+
+  memory = jax.jit(source.memory)(state.params, prompts)
+  warm = 3 * args.batches
+  memory, _, _ = steps(state.params, memory, 0, warm)
+  jax.block_until_ready(memory)
+  wall, cpu = time.perf_counter(), time.process_time()
+  _, tokens, idle = steps(state.params, memory, warm, args.steps)
+  tokens = int(tokens)
+  wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+  name = f'{args.batches} in flight, {slots} slots'
+  print(f'{name}: {100 * idle / args.steps:.0f}% of the slots idle')
+  return name, wall, cpu, tokens / wall
 
 
 def measure(args) -> list[tuple]:
@@ -115,6 +164,8 @@ def measure(args) -> list[tuple]:
       raise RuntimeError(f'{name} and the plain loop sampled different tokens')
     table.append((name, wall, cpu, n.sum() / wall))
   print(f'mean length {n.mean():.0f}, longest {n.max()}, of {args.new}')
+  for slots in (4, 2, 1):
+    table.append(measure_flight(args, model, state, prompts, slots))
   return table
 
 
@@ -125,16 +176,23 @@ def main():
   parser.add_argument('--samples', type=int, default=32)
   parser.add_argument('--new', type=int, default=256)
   parser.add_argument('--repeats', type=int, default=5)
+  parser.add_argument('--batches', type=int, default=4)
+  parser.add_argument('--steps', type=int, default=8)
   args = parser.parse_args()
   print(
     f'{args.layers} layers x {args.width}, {grpo_step.B} x {args.samples} '
     f'rows, {grpo_step.P} + {args.new} tokens; jax {jax.__version__}'
   )
   table = measure(args)
-  print(f'{"mode":24} {"wall s":>8} {"CPU s":>8} {"tokens/s":>9} {"plain":>6}')
+  print(
+    f'{"mode":24} {"wall s":>8} {"CPU s":>8} {"tokens/s":>9} {"plain":>6} '
+    f'{"per CPU s":>9}'
+  )
   for name, wall, cpu, rate in table:
-    ratio = rate / table[0][3]
-    print(f'{name:24} {wall:8.3f} {cpu:8.3f} {rate:9.0f} {ratio:6.2f}')
+    ratio, each = rate / table[0][3], rate * wall / cpu
+    print(
+      f'{name:24} {wall:8.3f} {cpu:8.3f} {rate:9.0f} {ratio:6.2f} {each:9.0f}'
+    )
 
 
 if __name__ == '__main__':

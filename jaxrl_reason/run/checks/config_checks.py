@@ -287,6 +287,8 @@ def rl_row_rules(kind: str, c: RL, shards: int) -> rules.Rows:
   # Episodes are not split into parts.
   in_parts = c.path == 'host' and not c.turns.env
   parts = {'rl.parts': c.parts} if in_parts else {}
+  if c.in_flight.batches:
+    parts = {'rl.in_flight.pieces': c.in_flight.pieces}
   return (
     rules.divides(name, rows, **updates, **over),
     rules.divides('rl.extra.groups', c.extra.groups, **over),

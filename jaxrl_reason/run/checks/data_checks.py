@@ -76,6 +76,7 @@ def refresh_rules(c: RL, controller: Controller) -> rules.Rows:
       f' and {key}: another window has other problems with the same numbers; '
       'set one of them to its default',
       rl__staleness=c.staleness,
+      rl__in_flight__batches=c.in_flight.batches,
       rl__archive=c.archive,
       rl__shaping__historical=c.shaping.historical,
       rl__replay__by=c.replay.by if c.replay.by == 'failing' else '',

@@ -47,13 +47,14 @@ def interpolation_rules(c: RL, objective: losses.Objective) -> rules.Rows:
   """Refuses interpolated log-probs that nothing reads, or that do not exist."""
   on = c.old_logp == LOGLINEAR
   key = f'rl.old_logp={c.old_logp!r}'
-  older = c.staleness or c.replay.rows or (c.refill_rounds and c.refill_keep)
+  older = c.staleness or c.in_flight.batches or c.replay.rows
+  older = older or (c.refill_rounds and c.refill_keep)
   return (
     (
       on and not older,
       f'{key} interpolates by the updates since a sample was drawn, which are '
       '0 for every sample; set it to "trainer", or set rl.staleness, '
-      'rl.replay.rows or rl.refill_keep',
+      'rl.in_flight.batches, rl.replay.rows or rl.refill_keep',
     ),
     (
       on and objective['correction_normalise'],
@@ -82,6 +83,7 @@ def sample_rules(c: RL, objective: losses.Objective) -> rules.Rows:
     return ()
   earlier = {
     'rl__staleness': c.staleness,
+    'rl__in_flight__batches': c.in_flight.batches,
     'rl__replay__rows': c.replay.rows,
     'rl__refill_keep': c.refill_rounds and c.refill_keep,
     'rl__hints__when': c.hints.room and c.hints.when == 'failed' and 'failed',

@@ -35,6 +35,7 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
     rules.refuse(padding_rules, c, d, needs)
   turns.check(c, d, needs)
   chunks.check(c, d, needs)
+  rules.refuse(flight_rules, c, d, needs)
   rules.refuse(path_rules, c, d.completion_len)
 
 
@@ -121,6 +122,59 @@ def old_logp_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
       c.delay and c.delay >= c.steps,
       f'rl.staleness={c.staleness}: no batch leaves the queue in rl.steps='
       f'{c.steps} steps; set rl.steps higher',
+    ),
+  )
+
+
+def flight_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
+  """Refuses groups in flight that cannot be, and what they do not work with."""
+  batches, limit = c.in_flight.batches, c.in_flight.max_staleness
+  if not batches:
+    return ()
+  key = f'rl.in_flight.batches={batches}'
+  chunked = chunks.of(c, d) is not None
+  return (
+    (
+      batches == 1,
+      f'{key}: no group would stay in flight after a step; set it to 2 or '
+      'more, or 0',
+    ),
+    (
+      batches > c.steps,
+      f'{key}: no step of rl.steps={c.steps} would train; set rl.steps higher',
+    ),
+    (
+      0 < limit < batches - 1,
+      f'rl.in_flight.max_staleness={limit}: {key} trains on every group after '
+      f'{batches - 1} steps on average; set it to that or more, or 0',
+    ),
+    (
+      'greedy_reward' in needs,
+      f'{key}: rl.algorithm={c.algorithm!r} reads a greedy completion of the '
+      'same weights; set it to 0',
+    ),
+    (
+      c.cache_segments not in (1, RL.cache_segments),
+      f'rl.cache_segments={c.cache_segments} and {key}: rows in flight are of '
+      'all lengths, so their cache has all columns; set it to '
+      f'{RL.cache_segments}',
+    ),
+    *rules.apart(
+      f' and {key} cannot be combined; set one of them to its default',
+      rl__path=c.path == 'host' and c.path,
+      rl__staleness=c.staleness,
+      rl__refill_rounds=c.refill_rounds,
+      rl__extra__groups=c.extra.groups,
+      rl__replay__rows=c.replay.rows,
+      rl__hints__room=c.hints.room,
+      rl__demos=c.demos,
+      rl__replay_routes=c.replay_routes,
+      rl__turns__env=c.turns.env,
+      rl__chunks__tokens=chunked and c.chunks.tokens,
+      rl__temperature_control__entropy=c.temperature_control.entropy,
+      rl__repetition_penalty=c.repetition_penalty != 1 and c.repetition_penalty,
+      rl__presence_penalty=c.presence_penalty,
+      rl__frequency_penalty=c.frequency_penalty,
     ),
   )
 

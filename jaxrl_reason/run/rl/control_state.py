@@ -12,7 +12,7 @@ from jaxrl_reason.base import Prompts, Reward, Trajectories
 from jaxrl_reason.config import RL
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec
-from jaxrl_reason.rollouts import archive, fused, group_arrays
+from jaxrl_reason.rollouts import archive, fused, group_arrays, in_flight
 from jaxrl_reason.rollouts.fused import Generation
 from jaxrl_reason.run.process import chips
 from jaxrl_reason.run.rl import sources
@@ -25,9 +25,13 @@ def first(
   learn: Learner,
   gen: Generation,
   mesh: jax.sharding.Mesh,
+  flight: Callable | None = None,
 ) -> Callable[[jax.Array], dict | None]:
   """Returns a function from the steps of the run so far to the memory of the
   rl stage before its first step.
+
+  Args:
+    flight: makes the memory of groups in flight.
 
   Raises:
     ValueError: a replay, a queue of batches or an archive does not fit the
@@ -42,6 +46,8 @@ def first(
     for kind in kinds:
       if like is not None and (memory := kind.memory(like)) is not None:
         control[kind.name] = memory
+    if flight is not None:
+      control[in_flight.NAME] = flight()
     return control or None
 
   memories = jax.eval_shape(make, jnp.int32(0)) or {}
@@ -52,6 +58,11 @@ def first(
       f'rl.replay.capacity={c.replay.capacity} groups',
     ),
     ('delay', c.delay * c.prompts, f'rl.staleness={c.staleness} batches'),
+    (
+      in_flight.NAME,
+      c.prompts // c.in_flight.pieces,
+      f'rl.in_flight.batches={c.in_flight.batches} batches',
+    ),
   ):
     if kind in memories:
       shards = sharding.row_shards(mesh)

@@ -98,7 +98,7 @@ def learner(
       c.critic, model, objective, updates, room, config.trained_paths
     ),
     part_names=run_turns.part_names(c),
-    waits=c.delay > 0,
+    waits=c.waiting > 0,
     chain=part_chain.make(
       c, d, config.rollouts, config.trained_paths, tx, facts
     ),

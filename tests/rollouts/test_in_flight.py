@@ -1,0 +1,146 @@
+"""Groups in flight have the samples of plain steps, each token of its own
+version.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import learning as L
+import numpy as np
+import pytest
+
+from jaxrl_reason import trees
+from jaxrl_reason.rollouts import fused
+from jaxrl_reason.rollouts.in_flight import NAME, InFlightSource
+
+# Several tokens end a completion, so that rows end apart.
+STOP = jnp.concatenate([L.STOP, jnp.arange(4, 8, dtype=L.STOP.dtype)])
+
+
+@functools.cache
+def source(pieces=2, max_staleness=0):
+  plain = dataclasses.replace(L.SOURCE, gen=dataclasses.replace(L.GEN, slots=2))
+  return InFlightSource(plain, 3, pieces, max_staleness)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def step(how, memory, prompts, i, change):
+  """Runs step i, with weights that differ from the first by a share."""
+  params = jax.tree.map(lambda x: x * (1 + change * i), L.model_and_params()[1])
+  given = prompts, L.ROOT, i, L.NEUTRAL, STOP
+  return how(params, {NAME: memory}, *given)
+
+
+def sampled(how: InFlightSource, n_steps: int, change=0.0):
+  """Runs n steps, whose weights differ by `change`; returns their trajectories
+  and memories.
+  """
+  shapes = jax.eval_shape(lambda: (L.model_and_params()[1], L.prompts()))
+  found, memories = [], [jax.jit(lambda: how.memory(*shapes))()]
+  for i in range(n_steps):
+    prompts = L.prompts(i * L.B)
+    found.append(step(how, memories[-1], prompts, i, change))
+    memories.append(found[-1].account.control[NAME])
+  return found, memories
+
+
+def by_problem(found, names=('tokens', 'length', 'truncated')):
+  """Returns {problem: arrays [G,...]} of the valid groups of all steps."""
+  out = {}
+  for x in found:
+    ids = np.asarray(x.prompts.prompt_id)
+    valid = np.asarray(x.reward.valid).reshape(L.B, L.G)
+    for i, problem in enumerate(ids.tolist()):
+      if valid[i].any():
+        assert problem not in out and valid[i].all()
+        rows = slice(i * L.G, (i + 1) * L.G)
+        arrays = {k: getattr(x.rollout, k)[rows] for k in names}
+        out[problem] = arrays | {'reward': x.reward.total[rows]}
+  return out
+
+
+def test_constant_weights_sample_what_plain_steps_sample():
+  """Each group has the completions, log-probs and rewards of the step that
+  began it, with slots, and whatever finishes first.
+  """
+  found, memories = sampled(source(pieces=1), 8)
+  names = 'tokens', 'length', 'truncated', 'logp'
+  got, want = by_problem(found, names), {}
+  params = L.model_and_params()[1]
+  plain = jax.jit(fused.complete, static_argnums=0)
+  for i in range(8):
+    prompts = L.prompts(i * L.B)
+    out = plain(L.GEN, params, prompts, L.ROOT, i, L.NEUTRAL, STOP)
+    batch = L.batch_of(prompts, out)
+    for j, problem in enumerate(prompts.prompt_id.tolist()):
+      rows = slice(j * L.G, (j + 1) * L.G)
+      arrays = {k: getattr(out, k)[rows] for k in names}
+      want[problem] = arrays | {'reward': batch.reward[rows]}
+  assert len(got) == 6 * L.B  # two steps only begin groups
+  for problem, arrays in got.items():
+    for name, x in arrays.items():
+      np.testing.assert_allclose(x, want[problem][name], atol=1e-5)
+  # Some group is not trained on in the order in which it began.
+  order = np.concatenate([x.prompts.prompt_id for x in found[2:]])
+  assert np.any(np.diff(order) < 0)
+  first, last = (jax.tree.map(jax.typeof, m) for m in memories[::7])
+  assert first == last
+
+
+@pytest.mark.parametrize('pieces', [1, 2])
+def test_the_version_of_each_token_is_of_the_weights_that_sampled_it(pieces):
+  """Rows continue under later weights, and the lag is of their tokens."""
+  found, _ = sampled(source(pieces=pieces), 9, change=0.02)
+  steps = [x for x in found if np.any(x.reward.valid)]
+  assert len(steps) == 7
+  mixed = 0
+  for i, x in enumerate(steps, 2):
+    drawn = np.asarray(x.rollout.sampled)
+    version = np.where(drawn, x.rollout.version, i)
+    assert np.all(version <= i) and np.all(np.diff(version, axis=1) >= 0)
+    mixed += np.sum(version.min(axis=1) < version.max(axis=1))
+    lag = np.where(drawn, i - np.asarray(version), 0).max()
+    assert x.account.metrics['in_flight/lag_max'] == lag
+    assert 0 <= x.account.metrics['in_flight/idle'] < 0.5
+  assert mixed
+
+
+def test_no_group_becomes_older_than_the_limit():
+  free, _ = sampled(source(), 20)
+  bound, _ = sampled(source(max_staleness=2), 20)
+
+  def oldest(found):
+    return max(int(x.account.metrics['in_flight/lag_max']) for x in found[2:])
+
+  assert oldest(free) > 2 and oldest(bound) == 2
+  columns = [
+    sum(int(x.account.metrics['in_flight/columns']) for x in found)
+    for found in (free, bound)
+  ]
+  assert columns[0] < columns[1]  # it waits for them
+  assert all(np.all(x.reward.valid) for x in bound[2:])
+
+
+def test_any_saved_step_goes_on_bit_for_bit():
+  how = source(max_staleness=2)
+  found, memories = sampled(how, 9, change=0.02)
+  for first in (1, 3, 6):
+    memory = jax.tree.map(np.asarray, memories[first])
+    for i in range(first, 9):
+      again = step(how, memory, L.prompts(i * L.B), i, 0.02)
+      memory = again.account.control[NAME]
+    a, b = (trees.flatten(x) for x in (again, found[-1]))
+    assert a.keys() == b.keys()
+    for path, x in a.items():
+      np.testing.assert_array_equal(x, b[path], err_msg=path)
+
+
+def test_a_model_that_cannot_renew_prompts_is_named():
+  gen = dataclasses.replace(
+    L.GEN, model=dataclasses.replace(L.MODEL, renew=None)
+  )
+  how = InFlightSource(dataclasses.replace(L.SOURCE, gen=gen), 2)
+  with pytest.raises(ValueError, match='Model.renew'):
+    how.memory(L.model_and_params()[1], L.prompts())
