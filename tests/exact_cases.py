@@ -84,7 +84,7 @@ class Sampled:
   routes: Any
 
 
-def model_of(family: str, lora: bool = False, **changes):
+def model_of(family: str, lora: bool = False, base: str = 'float32', **changes):
   """Returns (model, weights that all differ from their initial values)."""
   small = dict(
     vocab=72, layers=2, width=48, mlp=40, heads=4, kv_heads=2, head_dim=12
@@ -93,11 +93,16 @@ def model_of(family: str, lora: bool = False, **changes):
   c = transformer.Config(**(small | how | FAMILIES[family] | changes))
   model = transformer.build(c)
   if lora:
-    model = adapters.attach(model, lora=Lora(rank=3, alpha=5.0))
+    how = dict(frozen_dtype=base, trainable='lora/.*')
+    model = adapters.attach(model, lora=Lora(rank=3, alpha=5.0), **how)
 
   r = np.random.default_rng(0)
 
   def leaf(path, x):
+    if x.dtype == jnp.int8:
+      return jnp.asarray(r.integers(-127, 128, x.shape), x.dtype)
+    if path.endswith('scale'):
+      return jnp.asarray(r.uniform(0.001, 0.004, x.shape), x.dtype)
     scale = 1.0 if path.endswith('norm') else 0.0
     return jnp.asarray(scale + 0.2 * r.normal(size=x.shape), x.dtype)
 

@@ -94,8 +94,9 @@ def differences(how, **settings):
 def test_the_default_differs_and_exact_does_not():
   wrong, n = differences({'numerics': 'fast'})
   assert wrong > n / 2 > 5
-  wrong, n = differences({})
-  assert wrong == 0 and n > 10
+  for how in {}, {'lora': True, 'base': 'int8'}:
+    wrong, n = differences(how)
+    assert wrong == 0 and n > 10
 
 
 @pytest.mark.parametrize('seed', [0, 3])
