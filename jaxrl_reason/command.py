@@ -43,7 +43,8 @@ class Parser(argparse.ArgumentParser):
     )
 
   def error(self, message: str):
-    fail(f'{message}; {self.prog} --help lists the options')
+    end = '' if message.endswith('?') else ';'
+    fail(f'{message}{end} {self.prog} --help lists the options')
 
   def parse(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parses flags; `changes` are those of --config.KEY=VALUE.

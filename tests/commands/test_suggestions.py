@@ -80,7 +80,7 @@ def test_the_nearest_name_is_suggested(
   line = capsys.readouterr().err.strip().splitlines()[-1]
   assert line.startswith('error: ')
   found = re.search(r"Did you mean '([^']*)'", line)
-  assert found and found[1] == name, line
+  assert found and found[1] == name and '?;' not in line, line
 
 
 def test_the_nearest_model_size_is_suggested():
