@@ -365,6 +365,7 @@ class Batch:
   old_mean_logp: jax.Array | None = None  # f32 [N,T], over the vocabulary
   sum_p_squared: jax.Array | None = None  # f32 [N,T], over the vocabulary
   is_offpolicy: jax.Array | None = None  # bool [N,T]
+  token_weight: jax.Array | None = None  # f32 [N,T], of the policy's loss
   forced: jax.Array | None = None  # bool [N,T], trained hint tokens
   version: jax.Array | None = None  # i32 [N,T], of the weights that sampled
   age: jax.Array | None = None  # i32 [N,T], updates since that version
@@ -391,8 +392,7 @@ class TrainState:
   opt_state: Any
   # Trained weights of a reference that is not the model with its adapters off.
   ref_params: Params | None = None
-  # Weights of a teacher that is another model than the policy.
-  teacher_params: Params | None = None
+  teacher_params: Params | None = None  # of another model than the policy
   reward_params: Params | None = None  # of a reward model that rewards read
   critic: Any = None  # critics.CriticState, only when the loss reads one
   coefs: dict | None = None  # loss coefficients that change during the run

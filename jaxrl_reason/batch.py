@@ -19,6 +19,7 @@ from jaxrl_reason.base import (
   Rows,
   Trajectories,
 )
+from jaxrl_reason.losses import groups
 from jaxrl_reason.models.parts import moe
 
 # Fields that Batch and Outcomes have in common.
@@ -219,6 +220,21 @@ def length_by_verdict(batch: Batch) -> Metrics:
     return jnp.where(chosen, lengths, 0).sum() / chosen.sum()
 
   return {'length_right': mean(right), 'length_wrong': mean(~right)}
+
+
+def reward_correlation(batch: Batch) -> Metrics:
+  """Correlates the reward with correctness, by the first reward part, over the
+  samples of a problem: both minus their means over the group. NaN if either is
+  constant in every group.
+  """
+
+  def centred(x):
+    return groups.centred(groups.group_of(x, batch.group, batch.reward_valid))
+
+  right = centred(batch.reward_parts[:, 0] > 0.5)
+  reward = centred(batch.reward)
+  spread = jnp.sqrt(jnp.sum(right**2) * jnp.sum(reward**2))
+  return {'reward_correlation': jnp.sum(right * reward) / spread}
 
 
 def answer_spread(batch: Batch) -> Metrics:

@@ -71,6 +71,9 @@ class Supervised(Training):
   # Share of the tokens with the highest entropy, and of those with the highest
   # KL divergence from the policy at the start, that are left out; eksft only.
   left_out: Share = 0.2
+  # Field of a row of the data with weights of the solution's tokens: a number,
+  # or a list with a number for each token; sft only. '': all weights are 1.
+  weights: str = ''
   # Padding in the passes over rows, as in rl.padding: whole, packed:TOKENS or
   # buckets:N.
   padding: str = 'whole'
@@ -102,6 +105,9 @@ class Preference(Supervised):
   label_smoothing: Share = 0.0  # share of pairs with wrong labels; dpo only
   margin: Amount = 0.0  # in nats, gamma of simpo; simpo only
   rows: Count = 32  # pairs per update, over all devices
+  # Pairs to evaluate on, a multiple of `rows`. No pair of their problems is
+  # trained on. 0: none.
+  heldout: CountOrNone = 0
 
   def micro_batch(self) -> int:
     """Counts the rows of a micro-batch, over all devices."""
@@ -119,6 +125,7 @@ class RewardModel(Training):
   # As preference.pairs.
   pairs: str = ''
   rows: Count = 32  # pairs per update, over all devices
+  heldout: CountOrNone = 0  # as preference.heldout
 
   # Settings of other supervised stages, which this stage does not have.
   loss: ClassVar[str] = 'bradley_terry'

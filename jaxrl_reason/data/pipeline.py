@@ -210,6 +210,38 @@ def solution_row(
   }
 
 
+def weight_row(
+  index: int, example: dict, field: str, valid: np.ndarray, lens: tuple
+) -> dict:
+  """Returns the weights [T] of the tokens of a worked solution.
+
+  Args:
+    field: of the example's row: a number for all tokens, or a list with a
+      number for each token. The stop token has the last one.
+    valid: [T], of the row; lens: P and C, columns.
+
+  Raises:
+    ValueError: names the example without such weights.
+  """
+  given = example.get('meta', {}).get(field)
+  n = int(valid[lens[0] :].sum()) - 1
+  try:
+    numbers = np.asarray(given, np.float32)
+  except (TypeError, ValueError):
+    numbers = np.full(1, np.nan)
+  if numbers.ndim == 0:
+    numbers = np.full(n, numbers)
+  fit = numbers.shape == (n,) and np.isfinite(numbers).all()
+  if not fit or n and numbers.min() < 0:
+    raise ValueError(
+      f'{example["task"]} example {index}: sft.weights={field!r} is '
+      f'{given!r:.80}; write one number, or one for each of the {n} tokens of '
+      'the solution, at least 0'
+    )
+  room = lens[0], lens[1] - n - 1
+  return {'token_weight': np.pad(np.append(numbers, numbers[-1:]), room)}
+
+
 class _Steps:
   """Maps the number of a step to this process's encoded rows of its batch. It
   is a class, because grain needs a name.

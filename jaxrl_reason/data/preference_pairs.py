@@ -103,6 +103,25 @@ def load(
   return pairs
 
 
+def split(pairs: Sequence, n: int) -> tuple[Sequence, Sequence]:
+  """Returns the pairs to train on, and n pairs of other problems, which a hash
+  of the problem chooses.
+
+  Raises:
+    ValueError: there are too few pairs.
+  """
+  keys = [key_of(pair['prompt']) for pair in pairs]
+  order = sorted(range(len(keys)), key=lambda i: (keys[i], i))
+  last = keys[order[n - 1]] if n < len(order) else keys[order[-1]]
+  train = [i for i in range(len(keys)) if keys[i] > last]
+  if not train:
+    raise ValueError(
+      f'heldout={n}: of {len(keys)} pairs, none is left to train on; choose '
+      'fewer, or name more pairs'
+    )
+  return pipeline.Subset(pairs, train), pipeline.Subset(pairs, order[:n])
+
+
 def encoder(
   c: Preference | RewardModel, d: Data, pairs: Sequence, tokenizer
 ) -> Callable[[int, dict], dict]:

@@ -24,7 +24,7 @@ from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rollouts import sampler, views
-from jaxrl_reason.run import stages
+from jaxrl_reason.run import stages, supervised_data
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.rl import problem_pool, programs
 from jaxrl_reason.run.rl import turn_settings as turns
@@ -229,7 +229,7 @@ def _supervised(parts: Prepared, name: str) -> Phase:
   c = config[name]
   learner, layout = _learner(parts, name)
   k = c.steps_per_dispatch
-  examples, encode = stages.supervised_examples(c, config.data, parts)
+  examples, encode = supervised_data.examples(c, config.data, parts)
   row = encode(0, examples[0])
   rows = _lay(_stacked(row, k, c.rows), sharding.row_sharding(parts.mesh, 1))
   state, costs = state_of(layout), _Costs(parts)

@@ -14,6 +14,7 @@ LINES = 3  # in a row; 2 for trends, which are medians of lines already
 PAST = 40  # number of earlier lines that a spike is compared with
 RISE, SHARE = 0.1, 0.2  # of answers: a rise, and a level
 GAIN, FALL = 0.02, 0.05  # of the reward, and of the accuracy
+FOLLOWS = 0.1  # least correlation of reward and correctness
 LONGER = 1.3  # factor of the length
 MOST = 100  # values of a third that its median reads
 Line = Mapping[str, float | None]
@@ -153,6 +154,12 @@ RULES = (
     'read the answers with the highest reward; correct the reward, use an '
     'earlier checkpoint, or raise rl.loss.kl_coef',
     trend=True,
+  ),
+  Rule(
+    'reward does not follow correctness',
+    ('train/reward_correlation',),
+    lambda correlation: correlation[-1] < FOLLOWS,
+    'read incorrect answers with a high reward; correct rl.rewards',
   ),
   Rule(
     'longer completions, no better reward',

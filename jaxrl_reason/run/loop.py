@@ -224,6 +224,8 @@ class Loop:
       values = self.evaluator(
         state.params, self.total, self.name, self.stopping.reached
       )
+      if values is not None:
+        values |= self.stage.evaluate(state)
     if values is not None:
       self.journal.evaluated(self.total, values, self.evaluator.said)
     return values is not None

@@ -19,7 +19,6 @@ import numpy as np
 from jaxrl_reason import losses, sharding
 from jaxrl_reason.base import Model, Prompts
 from jaxrl_reason.config import RL, Data, Run
-from jaxrl_reason.config.training import Preference, RewardModel, Training
 from jaxrl_reason.data import (
   controllers,
   pipeline,
@@ -37,7 +36,7 @@ from jaxrl_reason.rollouts.host import VerifierWait
 from jaxrl_reason.rollouts.in_flight import InFlightSource
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import stage_list as staging
-from jaxrl_reason.run import states
+from jaxrl_reason.run import states, supervised_data
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.process import goodput
 from jaxrl_reason.run.records import journal
@@ -68,6 +67,7 @@ class Stage:
     under_way: whether a batch has been started that no step has trained on; a
       checkpoint does not contain it.
     close: ends processes and files.
+    evaluate: state -> further metrics of an evaluation.
   """
 
   learner: Learner
@@ -79,6 +79,7 @@ class Stage:
   wait: VerifierWait = dataclasses.field(default_factory=VerifierWait)
   under_way: Callable[[], bool] = lambda: False
   close: Callable = lambda: None
+  evaluate: Callable[[Any], dict[str, float]] = lambda state: {}
 
 
 def build(planned: staging.Planned, parts: Prepared) -> Stage:
@@ -150,7 +151,10 @@ def _supervised(
   config, name, mesh = planned.config, planned.kind, parts.mesh
   c = config.training(name)
   k, steps = c.steps_per_dispatch, supervised_program(name, where.shardings)
-  train, encode = supervised_examples(c, config.data, parts)
+  train, encode = supervised_data.examples(c, config.data, parts)
+  if heldout := getattr(c, 'heldout', 0):
+    train, held = preference_pairs.split(train, heldout)
+    evaluate = supervised_data.evaluation(c, learn, held, encode, parts)
 
   def dispatch(state, more):
     del more
@@ -159,26 +163,8 @@ def _supervised(
 
   order = config.seed, train, encode, c.rows, k, planned.name
   data = sources.batches(*order, mesh)
-  return Stage(learn, where, data, dispatch, k)
-
-
-def supervised_examples(
-  c: Training, d: Data, parts: Prepared
-) -> tuple[Any, Callable[[int, dict], dict]]:
-  """Returns the examples of a supervised stage, or its pairs, and the function
-  from (index, example) to their rows.
-  """
-  problems, tokenizer = parts.problems, parts.tokenizer
-  if isinstance(c, Preference | RewardModel):
-    pairs = problems.pairs[c.pairs]
-    return pairs, preference_pairs.encoder(c, d, pairs, tokenizer)
-
-  def encode(i, example):
-    return pipeline.solution_row(
-      i, example, tokenizer, d.prompt_len, d.completion_len
-    )
-
-  return problems.supervised or problems.train, encode
+  stage = Stage(learn, where, data, dispatch, k)
+  return dataclasses.replace(stage, evaluate=evaluate) if heldout else stage
 
 
 def supervised_program(name: str, where=None) -> Callable:

@@ -28,8 +28,8 @@ OF_ADVANTAGES = (
   'values process_reward teacher_logp sampler_logp sum_p_squared pass_rate'
 ).split()
 OF_LOSS = (
-  'old_logp ref_logp sampler_logp teacher_logp is_offpolicy group'.split()
-)
+  'old_logp ref_logp sampler_logp teacher_logp is_offpolicy group token_weight'
+).split()
 OF_CHOICE = 'old_logp ref_logp sampler_logp group'.split()
 
 

@@ -10,6 +10,7 @@ import pytest
 from test_recipe_features import recipe, rows
 
 from jaxrl_reason import config as config_lib
+from jaxrl_reason.data import preference_pairs
 from jaxrl_reason.run import prepare, train
 from jaxrl_reason.run.rl import learners, programs
 
@@ -53,6 +54,34 @@ def test_a_stage_learns_to_prefer_chosen_answers(loss, beta, pairs, tmp_path):
     assert margins[0] == pytest.approx(0, abs=1e-6)
   if loss == 'dpo':
     assert found[0]['train/loss'] == pytest.approx(np.log(2))
+
+
+@pytest.mark.parametrize('kind', ['preference', 'reward_model'])
+def test_held_out_pairs_are_evaluated_and_not_trained_on(kind, pairs, tmp_path):
+  c = recipe(**{'stages': (kind,), f'{kind}.pairs': str(pairs)})
+  c[kind].update(rows=8, steps=6, heldout=16)
+  c[kind].optimizer.update(warmup_steps=0, lr=3e-3)
+  train.run(c, tmp_path)
+  before, after = rows(tmp_path, kind, 'eval/pairs/preferred')
+  trained = rows(tmp_path, kind)
+  assert before['eval/pairs/preferred'] < 0.8
+  assert after['eval/pairs/preferred'] > 0.9
+  assert after['eval/pairs/margin'] > max(0, before['eval/pairs/margin'])
+  # All steps train on the same 8 pairs, so the margins do not become equal.
+  margins = [row['train/preference_margin'] for row in trained]
+  assert after['eval/pairs/margin'] != margins[-1]
+
+
+def test_problems_of_held_out_pairs_have_no_other_pair():
+  found = [{'prompt': f'{i % 5}', 'chosen': f'{i}'} for i in range(20)]
+  kept, held = preference_pairs.split(found, 6)
+  prompts = [{pair['prompt'] for pair in part} for part in (kept, held)]
+  assert (len(kept), len(held)) == (12, 6) and not set.intersection(*prompts)
+  again = preference_pairs.split(found[::-1], 6)[1]
+  assert {pair['prompt'] for pair in again} == prompts[1]
+  for n in (17, 20, 30):
+    with pytest.raises(ValueError, match=f'heldout={n}: of 20 pairs, none'):
+      preference_pairs.split(found, n)
 
 
 @pytest.mark.parametrize('loss', ['dpo', 'simpo'])

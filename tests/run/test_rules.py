@@ -162,6 +162,11 @@ EXAMPLES = [
   ({'sft.micro_batches': 7}, 'sft.rows = 64 does not divide by'),
   ({'sft.loss': 'mse'}, "sft.loss='mse': choose one of sft, dft"),
   ({'sft.loss': 'psft'}, 'sft.minibatches=1: .* is 1, and nothing is clipped'),
+  ({'pretrain.weights': 'w', 'stages': ('pretrain',)}, "pretrain.weights='w'"),
+  (
+    BRADLEY_TERRY | {'reward_model.heldout': 33},
+    'reward_model.heldout = 33 does not divide by reward_model.rows 32',
+  ),
   ({'sft.padding': 'packed:63'}, r"sft.padding='packed:63' .* = 64, the long"),
   (
     {'sft.padding': 'buckets:2', 'rl.chunks.tokens': 8, 'rl.chunks.carry': 2},

@@ -1,5 +1,6 @@
 """Supervised stages with several losses and paddings."""
 
+import json
 import shutil
 
 import jax
@@ -11,6 +12,7 @@ from test_recipe_features import recipe, rows
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
+from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.run import train
 from jaxrl_reason.run.rl import learners, programs
@@ -79,6 +81,72 @@ def test_dft_weighs_a_token_by_its_probability():
   L.assert_close(got, grad)
   np.testing.assert_allclose(metrics['loss'], want, rtol=1e-5)
   assert float(metrics['nll']) > float(metrics['loss'])
+
+
+@pytest.mark.parametrize('parts', [1, 4])
+def test_weights_of_tokens_multiply_the_loss_and_not_its_divisor(parts):
+  own = {'sft.micro_batches': parts, 'sft.rows': 32}
+  learner, batch = learner_and_batch('sft', **own)
+  weight = jax.random.uniform(jax.random.key(1), batch.mask.shape) * 2
+  batch, params = batch.replace(token_weight=weight), L.model_and_params()[1]
+  adv = step_lib.advantages(learner, batch)
+  got, metrics = step_lib.gradients(
+    learner, params, batch, adv, Sampling.fixed()
+  )
+
+  def plain(params):
+    logp, mask = log_softmax(params, batch)[1], batch.mask[:, 1:]
+    return -jnp.where(mask, weight[:, 1:] * logp, 0).sum() / mask.sum()
+
+  want, grad = jax.jit(jax.value_and_grad(plain))(params)
+  L.assert_close(got, grad)
+  np.testing.assert_allclose(metrics['loss'], want, rtol=1e-5)
+
+
+def weighted(folder, weights, **flat):
+  """Returns a run on a file; `weights` is a function of the solution."""
+  path = folder / 'rows.jsonl'
+  with path.open('w') as f:
+    for i in range(64):
+      solution = f'{i % 7}#{i % 5}'
+      row = {'question': f'{i}+1=', 'answer': f'{i % 5}', 'text': solution}
+      f.write(json.dumps(row | {'weights': weights(solution)}) + '\n')
+  c = supervised(**{'sft.weights': 'weights'} | flat)
+  c.data.update(name='files', dir=str(path), tokenizer='byte')
+  c.data.knobs, c.data.harder = {}, {}
+  c.data.files.update(solution='text', heldout=0.2)
+  return c
+
+
+def test_a_run_reads_weights_from_the_data_on_any_mesh(tmp_path):
+  """Only answers have a weight, so the loss is below the likelihood."""
+  c = weighted(tmp_path, lambda text: [0.0] * (len(text) - 1) + [0.5])
+  train.run(c, tmp_path / 'one')
+  c.mesh = (2, 2, 2)
+  train.run(c, tmp_path / 'eight')
+  one, eight = (rows(tmp_path / name, 'sft') for name in ('one', 'eight'))
+  for got, want in zip(eight, one, strict=True):
+    assert want['train/loss'] < want['train/nll'] / 2
+    for key in ('train/loss', 'train/nll'):
+      np.testing.assert_allclose(got[key], want[key], rtol=2e-3)
+
+
+@pytest.mark.parametrize('bad', [[1.0], -1])
+def test_invalid_weights_are_refused_by_the_row(bad, tmp_path):
+  c = weighted(tmp_path, lambda text: bad)
+  with pytest.raises(ValueError, match="example 0: sft.weights='weights' is"):
+    train.run(c, tmp_path / 'run')
+
+
+def test_a_number_is_the_weight_of_every_token():
+  example = {'task': 'files', 'meta': {'w': 0.25}}
+  valid = np.array([0, 1, 1, 1, 1, 0], bool)
+  for bad in (None, [1.0, 'x'], [1.0, 2e99], [1.0, -1.0], [[1.0, 1.0]]):
+    with pytest.raises(ValueError, match='example 3: sft.weights'):
+      own = example | {'meta': {'w': bad}}
+      pipeline.weight_row(3, own, 'w', valid, (2, 4))
+  found = pipeline.weight_row(0, example, 'w', valid, (2, 4))
+  assert found['token_weight'].tolist() == [0, 0, 0.25, 0.25, 0.25, 0]
 
 
 def moved(params, size):

@@ -147,6 +147,32 @@ def test_fused_step_equals_its_parts(batch):
     np.testing.assert_allclose(metrics[name], more[name], rtol=1e-4, atol=1e-6)
 
 
+def test_the_reward_correlates_with_correctness_inside_groups(batch):
+  """As numpy computes it; levels of groups and failed rows do not count."""
+  rng, group = np.random.default_rng(0), np.asarray(batch.group)
+  right, n = rng.random(len(group)) < 0.5, len(group)
+  reward, ok = rng.random(n) + right, rng.random(n) < 0.8
+  right[group == group[0]] = True  # no variance: no evidence
+
+  def correlation(reward):
+    given = batch.replace(reward=jnp.asarray(reward), reward_valid=ok)
+    given = given.replace(reward_parts=jnp.asarray(right)[:, None])
+    return batch_lib.reward_correlation(given)['reward_correlation']
+
+  def centred(x):
+    x = x.astype(float)
+    for i in np.unique(group):
+      x[group == i] -= x[(group == i) & ok].mean()
+    return x[ok]
+
+  want = np.corrcoef(centred(reward), centred(right))[0, 1]
+  np.testing.assert_allclose(correlation(reward), want, rtol=1e-4)
+  levels = np.where(ok, reward + 5.0 * group, np.nan)
+  np.testing.assert_allclose(correlation(levels), want, rtol=1e-4)
+  np.testing.assert_allclose(correlation(right * 3.0), 1, rtol=1e-5)
+  assert np.isnan(correlation(0.1 * group))
+
+
 def test_answer_entropy_is_that_of_the_counts(batch):
   """By group, with answers counted by hand; rows without an answer are
   excluded.

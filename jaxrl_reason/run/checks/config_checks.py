@@ -197,12 +197,17 @@ def dispatch_rules(kind: str, c: Any, log_every: int) -> rules.Rows:
 
 
 def row_rules(kind: str, c: Any, shards: int) -> rules.Rows:
+  heldout = getattr(c, 'heldout', 0)
   parts = {
     f'{kind}.minibatches': c.minibatches,
     f'{kind}.micro_batches': c.micro_batches,
     SHARDS: shards,
   }
-  return (rules.divides(f'{kind}.rows', c.rows, **parts),)
+  of_pairs = {f'{kind}.rows': c.rows}
+  return (
+    rules.divides(f'{kind}.rows', c.rows, **parts),
+    rules.divides(f'{kind}.heldout', heldout, **of_pairs),
+  )
 
 
 def supervised_rules(
@@ -220,6 +225,11 @@ def supervised_rules(
       c.loss == 'psft' and c.minibatches == 1,
       f'{kind}.minibatches=1: with one update per batch of rows the ratio of '
       f"{kind}.loss='psft' is 1, and nothing is clipped; set it to 2 or more",
+    ),
+    (
+      c.weights and kind != 'sft',
+      f'{kind}.weights={c.weights!r} has no effect: only stages of kind sft '
+      "have weights of a solution's tokens",
     ),
     (
       is_packed and packed.length < columns,

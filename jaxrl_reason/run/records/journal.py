@@ -225,7 +225,7 @@ class Journal:
     shown = [
       f'{k.removeprefix("eval/")} {v:.3f}'
       for k, v in values.items()
-      if k.endswith(('pass@1', 'greedy'))
+      if k.endswith(('pass@1', 'greedy', 'preferred'))
     ]
     since = time.monotonic() - self._started
     say(f'[{since:5.0f} s] {self._stage} step {total}: {", ".join(shown)}')

@@ -23,8 +23,8 @@ from jaxrl_reason.run.process import chips
 from jaxrl_reason.run.records import lines
 from jaxrl_reason.run.records import tensorboard as board
 
-# Means over rows that a batch may not have.
-WHERE_ANY = {'length_right', 'length_wrong'}
+# NaN for a batch without rows or a spread to measure.
+WHERE_ANY = {'length_right', 'length_wrong', 'reward_correlation'}
 
 
 def peak_flops() -> float | None:

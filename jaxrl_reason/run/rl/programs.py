@@ -140,6 +140,8 @@ def _generated(
     metrics = batch_lib.stats_of_rounds(account, learner.part_names)
     metrics |= account.metrics
   metrics |= batch_lib.length_by_verdict(batch) | batch_lib.answer_spread(batch)
+  if batch.reward_parts.shape[1] > 1:
+    metrics |= batch_lib.reward_correlation(batch)
   if batch.episode is not None:
     metrics |= batch_lib.turn_stats(batch)
   if isinstance(learner.packing, chunked.Chunked):
@@ -359,8 +361,8 @@ def _supervised(learner: Learner, state, rows, key):
 
 
 def supervised_batch(row: dict[str, jax.Array]) -> Batch:
-  """Makes a Batch with reward 1 of worked solutions (tokens, valid, mask
-  [N,T]).
+  """Makes a Batch with reward 1 of worked solutions (tokens, valid, mask and
+  perhaps token_weight [N,T]).
   """
   n = row['tokens'].shape[0]
   ones = jnp.ones(n)
@@ -375,6 +377,7 @@ def supervised_batch(row: dict[str, jax.Array]) -> Batch:
     truncated=ones < 0,
     temperature=ones,
     sampler_logp=jnp.zeros(row['tokens'].shape),
+    token_weight=row.get('token_weight'),
   )
 
 
