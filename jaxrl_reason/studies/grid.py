@@ -135,14 +135,14 @@ def recipe_beside(file: str, name: str) -> ml_collections.ConfigDict:
 
 def smoke(study: Study) -> Study:
   """Returns the study with two seeds and a few steps of a tiny model, with
-  the same settings and claims.
+  the same settings and claims, and without tuning.
   """
   config = recipes.smoke(copy.deepcopy(study.recipe))
   config.rl.steps = 4  # a slope needs three values
   # As many samples: claims name pass@k.
   evaluation = {k: study.recipe.eval[k] for k in ('samples', 'batch')}
   config.eval.update(evaluation, problems=4)
-  return dataclasses.replace(study, recipe=config, seeds=2)
+  return dataclasses.replace(study, recipe=config, seeds=2, tuning=None)
 
 
 def check(study: Study) -> None:

@@ -70,6 +70,7 @@ def test_a_study_has_claims_that_its_smoke_version_keeps(path):
   grid.check(study)
   small = grid.load(f'{path}:smoke')
   assert small.claims == study.claims and study.claims
+  assert small.tuning is None
   assert small.recipe.rl.steps < study.recipe.rl.steps
   with pytest.raises(ValueError, match='argument of a study is smoke'):
     grid.load(f'{path}:smok')
