@@ -82,6 +82,7 @@ class Config:
   delta_value_dim: int = 0
   delta_taps: int = 0
   delta_split: bool = False  # a projection for each input (Qwen3.5)
+  delta_rule: str = 'delta'  # or mamba2
   logit_cap: float = 0.0  # soft cap of logits; 0: none
   embed_scale: float = 1.0  # of embeddings, rounded to the compute dtype
   residual_scale: float = 1.0  # of the outputs of attention and mlp (Granite)

@@ -30,7 +30,7 @@ from jaxrl_reason.models.parts import (
 # Path endings of the weights that stay float32.
 EXACT = (
   *('norm', 'sinks', 'choice_bias', 'conv', 'log_decay', 'step_bias'),
-  *('positive', 'negative'),
+  *('positive', 'negative', 'conv_bias', 'skip'),
 )
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxrl_reason import names
-from jaxrl_reason.models.parts import attention, exact_layers, layers
+from jaxrl_reason.models.parts import attention, delta, exact_layers, layers
 from jaxrl_reason.models.parts.rope import NOPE, rotary_width
 
 # The operations of a forward pass, by `numerics`.
@@ -19,6 +19,7 @@ CHOICES = {
   'norm_place': ('pre', 'post', 'sandwich'),
   'qk_norm_over': ('head', 'projection', 'rotated'),
   'router': ('softmax', 'sigmoid'),
+  'delta_rule': ('delta', delta.MAMBA),
 }
 SIZES = 'vocab layers width mlp heads kv_heads head_dim'.split()
 PREFILL = 'buckets', 'chunks'  # kinds of `prefill` besides whole
@@ -162,6 +163,7 @@ def _check_delta(c: Any) -> None:
   if not c.delta_layers:
     unused = [name for name, n in sizes.items() if n]
     unused += ['split'] if c.delta_split else []
+    unused += ['rule'] if c.delta_rule != 'delta' else []
     if unused:
       raise ValueError(
         f'model.delta_{unused[0]} has no effect: model.delta_layers is empty'
@@ -178,6 +180,12 @@ def _check_delta(c: Any) -> None:
       'model.delta_groups and delta_split have no effect: '
       'model.delta_key_dim=0, a convolution alone'
     )
+  mamba = c.delta_rule == delta.MAMBA
+  if mamba and (c.delta_split or not c.delta_key_dim):
+    raise ValueError(
+      "model.delta_rule='mamba2' needs a model.delta_key_dim, and "
+      'delta_split has no effect'
+    )
   which = c.delta_layers
   if list(which) != sorted({*which} & {*range(c.layers)}):
     raise ValueError(
@@ -186,10 +194,10 @@ def _check_delta(c: Any) -> None:
     )
   if len(which) == c.layers:
     raise ValueError('model.delta_layers must leave a layer with attention')
-  if c.dense_layers or c.kv_rank or c.rope_of_layer:
+  if c.dense_layers or c.kv_rank or {*c.layer_ropes} not in ({0}, {NOPE}):
     raise ValueError(
       'model.delta_layers cannot be combined with dense_layers, latent '
-      'attention (kv_rank) or rope_of_layer'
+      f'attention (kv_rank) or a rope_of_layer other than {NOPE} alone'
     )
   if any(c.layer_windows):
     raise ValueError('model.delta_layers cannot be combined with windows')

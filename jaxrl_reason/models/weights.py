@@ -4,6 +4,7 @@ weight. Layers are stacked on a leading axis.
 
 from jaxrl_reason.models import spec
 from jaxrl_reason.models.config import DELTA, DENSE, LAYERS, Config
+from jaxrl_reason.models.parts.delta import MAMBA
 
 # Number of input dimensions of each projection, after those of layers and
 # experts; the remaining dimensions are outputs.
@@ -73,14 +74,23 @@ def _delta(c: Config, depth: float) -> dict:
   parts = {'qkvz': 2 * h + 2 * g * u, 'ba': 2 * g}
   if c.delta_split:
     parts = {'q': h, 'k': h, 'v': g * u, 'z': g * u, 'share': g, 'step': g}
-  return {
+  own, n_norm = {}, u
+  if c.delta_rule == MAMBA:
+    parts = {'q': h, 'k': h, 'v': g * u, 'z': g * u, 'step': g}
+    # Most models have one head of keys, which no axis divides.
+    axes, n_norm = ('embed', None, None), out
+    own = {
+      'conv_bias': spec.Spec((2 * k * h + out,), (None,), 'zeros'),
+      'skip': spec.Spec((k * g,), (None,), 'ones'),
+    }
+  return own | {
     **{name: spec.Spec((d, k, n), axes, fan_in=d) for name, n in parts.items()},
     'conv': spec.Spec(
       (2 * k * h + out, c.delta_taps), (None, None), fan_in=c.delta_taps
     ),
     'log_decay': spec.Spec((k * g,), (None,), 'zeros'),
     'step_bias': spec.Spec((k * g,), (None,), 'ones'),
-    'out_norm': spec.Spec((u,), (None,), 'ones'),
+    'out_norm': spec.Spec((n_norm,), (None,), 'ones'),
     'o': spec.Spec(
       (k * g, u, d), ('heads', None, 'embed'), scale=depth * out**-0.5
     ),
@@ -245,12 +255,14 @@ def flops_per_token(c: Config, context: float) -> float:
 
 def _delta_weights(c: Config) -> float:
   """Returns the weights and state entries that multiply a token in a layer of
-  the delta rule: projections, and three products of a head with its state.
+  the delta rule: projections, and three products of a head with its state, of
+  Mamba-2 two.
   """
   values = c.delta_heads * c.delta_groups * c.delta_value_dim
   if not c.delta_key_dim:
     return values * (4 * c.width + c.delta_taps)
   mixed = 2 * c.delta_heads * c.delta_key_dim + values
   projections = c.width * (mixed + 2 * values)
-  projections += c.width * 2 * c.delta_heads * c.delta_groups
-  return projections + mixed * c.delta_taps + 3 * values * c.delta_key_dim
+  n = 2 if c.delta_rule == MAMBA else 3
+  projections += c.width * (n - 1) * c.delta_heads * c.delta_groups
+  return projections + mixed * c.delta_taps + n * values * c.delta_key_dim

@@ -102,6 +102,18 @@ FAMILIES['lfm2'] = dict(
   full_attn_idxs=[1, 4],
   block_multiple_of=5,
 )
+FAMILIES['granitemoehybrid'] = dict(
+  num_hidden_layers=5,
+  head_dim=6,
+  layer_types=['mamba', 'attention', 'mamba', 'mamba', 'attention'],
+  mamba_n_heads=4,
+  mamba_n_groups=2,
+  mamba_d_state=5,
+  num_local_experts=4,
+  shared_intermediate_size=12,
+  attention_multiplier=0.2,
+  residual_multiplier=0.6,
+)
 # Other families have the same kinds of layers, so one test is enough.
 ALIKE = {
   'olmo3': dict(num_hidden_layers=5, head_dim=6, sliding_window=5),

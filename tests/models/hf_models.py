@@ -310,6 +310,26 @@ CASES = {
       block_ffn_dim_multiplier=1.3,
     ),
   ),
+  'granite4': (
+    'GraniteMoeHybrid',
+    dict(
+      num_hidden_layers=5,
+      vocab_size=70,
+      layer_types=['mamba', 'mamba', FULL, 'mamba', 'mamba'],
+      num_local_experts=5,
+      intermediate_size=24,
+      shared_intermediate_size=20,
+      mamba_n_heads=8,
+      mamba_n_groups=2,
+      mamba_d_state=6,
+      mamba_d_conv=3,
+      rms_norm_eps=1e-2,  # as in DELTA
+      embedding_multiplier=3.0,
+      attention_multiplier=0.2,
+      residual_multiplier=0.6,
+      logits_scaling=1.5,
+    ),
+  ),
   'gpt_oss': (
     'GptOss',
     dict(
@@ -370,6 +390,14 @@ ODD_CASES['glm4_moe_lite'] = dict(num_key_value_heads=3, q_lora_rank=None)
 ODD_CASES['minimax_m2'] = dict(rotary_dim=8)
 ODD_CASES['lfm2'] = dict(
   full_attn_idxs=[1, 4], conv_L_cache=5, tie_word_embeddings=False
+)
+ODD_CASES['granite4'] = dict(
+  num_local_experts=0,
+  layer_types=['mamba', FULL, 'mamba', 'mamba', 'mamba', FULL],
+  mamba_n_heads=12,
+  mamba_n_groups=1,
+  mamba_expand=3,
+  position_embedding_type='rope',
 )
 ODD_CASES['smollm3'] = dict(no_rope_layer_interval=4)
 

@@ -202,7 +202,8 @@ def test_a_deeper_model_of_the_same_pattern_has_a_program_of_equal_size():
     (dict(delta_groups=0), 'delta_groups=0 must be at least 1'),
     (dict(delta_key_dim=0), 'delta_split have no effect: model.delta_key_dim'),
     (dict(windows=(4,) * 7), 'combined with windows'),
-    (dict(rope_of_layer=(0,) * 7), 'or rope_of_layer'),
+    (dict(rope_of_layer=(0, -1) * 3 + (0,)), 'a rope_of_layer other than -1'),
+    (dict(delta_rule='mamba2', delta_split=True), 'delta_split has no effect'),
   ],
 )
 def test_incompatible_settings_are_refused(changes, said):

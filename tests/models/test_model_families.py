@@ -31,7 +31,9 @@ FEW = dict(
 )
 # Keys that transformers itself has no value for.
 WITHOUT_DEFAULT = {
-  'dots1': dict(n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1)
+  'dots1': dict(n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1),
+  # Its default is a model without attention.
+  'granitemoehybrid': dict(layer_types=['mamba'] * 29 + ['attention']),
 }
 GROUP = 2  # rows of a prompt: the first greedy, the second sampled
 

@@ -10,6 +10,7 @@ A family is one file with
   ACTIVATIONS   {theirs: ours}, if it differs from `ACTIVATIONS` below
   beside(h)     a regex over the names of tensors that are not read, if any
   CONSTANTS     {tensor of every layer: its value}, if there are any
+  rows_of(h)    the rows of TENSORS that a file has, if not all
   PACKED        quant_methods of its weights that `checkpoints.packed` widens
 
 and a name in `FAMILIES`, its `model_type`. `from_hf` reads the files of
@@ -37,6 +38,7 @@ from jaxrl_reason.models.families import (
   glm4_moe_lite,
   gpt_oss,
   granite,
+  granitemoehybrid,
   hunyuan_v1_dense,
   lfm2,
   llama,
@@ -99,6 +101,7 @@ FAMILIES = {
   'ministral3': ministral3,
   'apertus': apertus,
   'lfm2': lfm2,
+  'granitemoehybrid': granitemoehybrid,
   'qwen3_vl_text': qwen3_vl,
   'qwen3_5_text': qwen3_5,
   'qwen3_5_moe_text': qwen3_5_moe,
@@ -245,7 +248,10 @@ def tensors_of(h: dict, names: Collection[str] = ()) -> tuple:
     names: of the tensors in the folder, if it exists: those of experts may hold
       all experts of a layer.
   """
-  rows = FAMILIES[family_of(h)].TENSORS
+  family = FAMILIES[family_of(h)]
+  rows = family.TENSORS
+  if hasattr(family, 'rows_of'):
+    rows = family.rows_of(family.DEFAULTS | text_of(h))
   if any(name.endswith(tensors.WHOLE_EXPERTS) for name in names):
     rows = tensors.with_whole_experts(rows)
   return tuple(row._replace(name=name_in(h, row.name)) for row in rows)

@@ -5,7 +5,9 @@ biases.
 from jaxrl_reason.models.config import Config
 
 SLIDING, FULL = 'sliding_attention', 'full_attention'
-LINEAR = 'linear_attention'  # the gated delta rule
+LINEAR = 'linear_attention'  # the gated delta rule, or Mamba-2
+# Older names of kinds of layers.
+RENAMED = {'mamba': LINEAR, 'attention': FULL}
 CONV = 'conv'  # a short convolution
 BASE = {
   'rope_theta': 10_000.0,
@@ -105,7 +107,7 @@ def check_layer_types(h: dict, c: Config) -> None:
   for i, kind in enumerate(types):
     other = LINEAR if c.delta_key_dim else CONV
     known = (other if c.delta_layers else SLIDING, FULL)
-    if kind not in known:
+    if RENAMED.get(kind, kind) not in known:
       raise ValueError(
         f'config.json: layer_types[{i}]={kind!r} is not supported: choose '
         f'{" or ".join(known)}'

@@ -1,7 +1,10 @@
 """Reasons for which families and keys of config.json are not supported."""
 
 LATENT = 'its form of latent attention is not supported, only that of V3'
-RECURRENT = 'its recurrent layers are not supported, only the gated delta rule'
+RECURRENT = (
+  'its recurrent layers are not supported, only the gated delta rule, and '
+  'Mamba-2 as in Granite 4'
+)
 TOWERS = 'image and sound towers are not supported, only text'
 LAYER_NORM = 'norms with a mean and learned positions are not supported'
 ENCODER = 'encoders are not supported, only causal language models'
@@ -16,7 +19,6 @@ FAMILIES = {
   'gemma3n': 'shared keys and per-layer embeddings are not supported',
   'gpt2': LAYER_NORM,
   'gpt_neox': LAYER_NORM,
-  'granitemoehybrid': RECURRENT,
   'kimi_k25': LATENT,
   'llama4': f'{TOWERS}; nor is attention in chunks',
   'llama4_text': 'attention in chunks is not supported',
