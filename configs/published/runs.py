@@ -51,6 +51,7 @@ MAXTEXT = (
 )
 MLLM = 'https://github.com/demon2036/MLLM-JAX/tree/main/docs'
 MARIN = 'https://github.com/marin-community/marin/issues/'
+TWICE = 'planned in two parts of half the rows, which read the weights twice'
 WHOLE = 'completions of the limit; published lengths vary'
 
 
@@ -110,7 +111,7 @@ RUNS = {
     MLLM,
     seconds=22.92,
     differs=WHOLE,
-    changes={'rl.micro_batches': 8, 'rl.algorithm': 'reinforce'},
+    changes={'rl.micro_batches': 8, 'rl.parts': 2},
   ),
   'maxtext_4b_v6e': Run(
     'Qwen/Qwen3-4B',
@@ -145,6 +146,8 @@ RUNS = {
     5215.67,
     'vLLM 5,216 tokens/s, Levanter 3,132',
     MARIN + '6227',
+    differs=TWICE,
+    changes={'rl.parts': 2},
   ),
   'marin_8b_v6e': _decoding(
     'Qwen/Qwen3-8B',
@@ -155,6 +158,8 @@ RUNS = {
     1212.15,
     'vLLM 1,212 tokens/s, Levanter 899',
     MARIN + '6229',
+    differs=TWICE,
+    changes={'rl.parts': 2},
   ),
   'vllm_32b_tpu7x': _decoding(
     'Qwen/Qwen3-32B',
@@ -201,7 +206,7 @@ def get_config(name: str):
     c.pretrain.update(rows=run.rows[0], logprob_chunk=256)
     return c
   c.stages = ('rl',)
-  c.rl.update(path='host', algorithm='grpo', logprob_chunk=128)
+  c.rl.update(path='host', algorithm='grpo', parts=1, logprob_chunk=128)
   c.rl.update(prompts=run.rows[0], samples=run.rows[1])
   if run.rows[1] == 1:
     c.rl.algorithm = 'reinforce'
