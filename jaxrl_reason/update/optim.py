@@ -8,8 +8,8 @@ import optax.contrib
 from jaxrl_reason import names, trees
 
 # Weight decay skips vectors: norms, biases, attention sinks, and log_decay
-# (A_log) of the delta rule.
-NOT_DECAYED = r'.*(norm|bias|sinks|log_decay|positive|negative)'
+# (A_log) and skip (D) of recurrent layers.
+NOT_DECAYED = r'.*(norm|bias|sinks|log_decay|skip|positive|negative)'
 
 
 def decayed(params) -> dict:
