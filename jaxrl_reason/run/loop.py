@@ -39,6 +39,11 @@ class Place:
   record: dict | None = None
   state: TrainState | None = None
 
+  @property
+  def owes_evaluation(self) -> bool:
+    """Whether a signal prevented the evaluation that was due here."""
+    return bool(self.record and self.record.get('owes_evaluation'))
+
 
 class Loop:
   """Runs one stage, an interval of `log_every` steps at a time."""
@@ -78,8 +83,7 @@ class Loop:
     trained = self.stage.learner.trained(state)
     self._trained = list(trees.flatten(trained))
     stop = self.stopping.reached()
-    owed = self.total == 0 or (place.record or {}).get('owes_evaluation')
-    if owed and not stop:
+    if (self.total == 0 or place.owes_evaluation) and not stop:
       stop = not self.evaluate(state)
     with self.journal.shown(self.done):
       while not (self.ended or stop):

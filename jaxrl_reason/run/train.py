@@ -147,9 +147,7 @@ def _stages(
   values = config.json_values()
   config_file.write(values, workdir, resuming)
   events.note(workdir, 'start', step=place.total, reached=reached(workdir))
-  writer = _writer(
-    values, config.track, workdir, place.total if resuming else None
-  )
+  writer = _writer(values, config.track, workdir, place)
   if resuming:
     begun = metrics.Begun.of(place.record)
     writer.warn_of_gap(place.total - begun.steps)
@@ -206,14 +204,15 @@ def _stages(
 
 
 def _writer(
-  values: dict, track: str, workdir, resume_step: int | None
+  values: dict, track: str, workdir, place: loop.Place
 ) -> metrics.Writer:
   """Returns the writer of metrics, after it wrote the config at the start."""
   tracked, flat = [], trees.flatten(values)
   flat = {key.replace('/', '.'): value for key, value in flat.items()}
   if hosts.is_main():
     tracked = trackers.start(workdir, flat, track)
-  writer = metrics.Writer(workdir, resume_step, tracked)
+  resume_step = None if place.record is None else place.total
+  writer = metrics.Writer(workdir, resume_step, tracked, place.owes_evaluation)
   if resume_step is None:
     writer.hyper_parameters(flat)
   return writer

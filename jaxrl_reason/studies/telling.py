@@ -50,7 +50,9 @@ class Telling:
       reached = train.reached(path) if resumed else 0
       events.note(path, 'start', step=place.total, reached=reached)
     self._writers = [
-      metrics_lib.Writer(path, place.total if resumed else None)
+      metrics_lib.Writer(
+        path, place.total if resumed else None, owed=place.owes_evaluation
+      )
       for path in workdirs
     ]
     self._pending = None

@@ -76,3 +76,15 @@ def test_a_notice_saves_inside_an_interval_and_nothing_is_lost(
   rows = content(whole)
   assert content(cut) == rows
   assert any(r.get('train/grad_norm', 0) > 0 for r in rows)
+
+
+def test_an_evaluation_after_a_notice_has_one_line(told_at, tmp_path):
+  """However often the run is started after it."""
+  whole, cut = tmp_path / 'whole', tmp_path / 'cut'
+  train.run(config_of(FUSED), whole)
+  told_at.add(10)  # before the last dispatch: the evaluation must wait
+  assert train.run(config_of(FUSED), cut) is None
+  assert max(saved(cut)) == 12
+  for _ in range(2):
+    assert train.run(config_of(FUSED), cut) is not None
+    assert content(cut) == content(whole)

@@ -279,6 +279,26 @@ def test_a_gap_in_the_metrics_is_reported(tmp_path, caplog, remote):
   assert 'metrics of steps 3 to 6 are lost' in caplog.text
 
 
+@pytest.mark.parametrize('remote', [False, True])
+def test_the_line_of_an_evaluation_made_again_is_removed(tmp_path, remote):
+  kind = lines.Parts if remote else lines.Appended
+  path = epath.Path(tmp_path / ('metrics' if remote else 'metrics.jsonl'))
+  rows = [{'step': s, k: 1.0} for s in (2, 4) for k in ('train/x', 'eval/x')]
+  opened = kind(path, None)
+  for row in rows:
+    opened.write(json.dumps(row) + '\n')
+  opened.close()
+
+  def left():
+    (file,) = path.glob('*') if remote else [path]
+    return [json.loads(x) for x in file.read_text().splitlines()]
+
+  kind(path, 4).close()
+  assert left() == rows
+  kind(path, 4, owed=True).close()
+  assert left() == rows[:3]
+
+
 def test_a_store_whose_package_is_missing_is_named(monkeypatch):
   def missing(self, **kwargs):
     raise ImportError('Please install gcsfs to access Google Storage')

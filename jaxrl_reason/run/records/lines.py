@@ -6,6 +6,7 @@ In an object store only the last part is written again, until it is full.
 """
 
 import json
+import math
 import os
 from collections.abc import Iterator
 
@@ -38,16 +39,18 @@ class Lost:
     self.seconds += steps * step_s
 
 
-def opened(workdir: epath.Path, resume_step: int | None):
+def opened(workdir: epath.Path, resume_step: int | None, owed: bool = False):
   """Opens the lines of a workdir, ready for more.
 
   Args:
     resume_step: lines after it are removed; None: the run begins, and lines of
       an earlier run are moved aside.
+    owed: the run begins with the evaluation of that step, so the line that an
+      earlier start may have written of it is removed too.
   """
   if files.is_remote(workdir):
-    return Parts(workdir / 'metrics', resume_step)
-  return Appended(workdir / 'metrics.jsonl', resume_step)
+    return Parts(workdir / 'metrics', resume_step, owed)
+  return Appended(workdir / 'metrics.jsonl', resume_step, owed)
 
 
 def move_aside(path: epath.Path) -> None:
@@ -63,10 +66,17 @@ def move_aside(path: epath.Path) -> None:
   )
 
 
-def _step(line: bytes | str, where: str) -> int:
-  """Returns the step of a line; -1 with a warning if the line is damaged."""
+def _step(line: bytes | str, where: str, owed: int) -> float:
+  """Returns the step of a line; -1 with a warning if the line is damaged.
+
+  Args:
+    owed: a step whose evaluation is made again; a line of it is of a later
+      step, infinity.
+  """
   try:
-    return json.loads(line)['step']
+    row = json.loads(line)
+    again = row['step'] == owed and any(k.startswith('eval/') for k in row)
+    return math.inf if again else row['step']
   except (ValueError, KeyError, TypeError, RecursionError):
     logging.warning('%s is damaged; it is left as it is.', where)
     return -1
@@ -80,21 +90,24 @@ class Appended:
     last: the step of the last remaining line.
   """
 
-  def __init__(self, path: epath.Path, resume_step: int | None):
+  def __init__(
+    self, path: epath.Path, resume_step: int | None, owed: bool = False
+  ):
+    """Args: as of `opened`."""
     self._path, self.lost, self.last = path, Lost(resume_step or 0), 0
     if resume_step is None and path.exists() and path.stat().length:
       move_aside(path)
     with files.explained(path):
       self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
       if resume_step is not None:
-        os.ftruncate(self._file, self._end(resume_step))
+        os.ftruncate(self._file, self._end(resume_step, owed))
 
-  def _end(self, step: int) -> int:
+  def _end(self, step: int, owed: bool) -> int:
     """Returns the offset after the last complete line up to a step."""
     end = 0
     with open(self._path, 'rb') as f:
       for i, line in enumerate(f, 1):
-        at = _step(line, f'{self._path}, line {i},')
+        at = _step(line, f'{self._path}, line {i},', step if owed else -1)
         if not line.endswith(b'\n') or at > step:
           self.lost.add(line)
           break
@@ -125,7 +138,10 @@ class Parts:
   Attributes: as of `Appended`.
   """
 
-  def __init__(self, folder: epath.Path, resume_step: int | None):
+  def __init__(
+    self, folder: epath.Path, resume_step: int | None, owed: bool = False
+  ):
+    """Args: as of `opened`."""
     self._folder, self._lines, self._number = folder, [], 0
     self.last = 0
     self.lost = Lost(resume_step or 0)
@@ -135,7 +151,8 @@ class Parts:
       folder.mkdir(parents=True, exist_ok=True)
       for path, lines in list(read_parts(folder)):
         self._number = int(path.stem)
-        steps = [_step(x, f'a line of {path}') for x in lines]
+        again = resume_step if owed else -1
+        steps = [_step(x, f'a line of {path}', again) for x in lines]
         self._lines = [x for x, s in zip(lines, steps) if s <= resume_step]
         kept = [s for s in steps if s <= resume_step]
         self.last = max(self.last, *kept, 0)

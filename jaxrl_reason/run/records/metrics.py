@@ -168,14 +168,23 @@ class Writer:
   """Writes metrics to a workdir, on process 0."""
 
   def __init__(
-    self, workdir: epath.Path, resume_step: int | None, others: Sequence = ()
+    self,
+    workdir: epath.Path,
+    resume_step: int | None,
+    others: Sequence = (),
+    owed: bool = False,
   ):
-    """Args: others: trackers for the same metrics (`trackers.start`)."""
+    """Opens the files for more lines.
+
+    Args:
+      resume_step, owed: as of `lines.opened`.
+      others: trackers for the same metrics (`trackers.start`).
+    """
     self._lines, self._others = None, list(others)
     self.lost = 0, 0.0  # repeated steps, and their seconds
     if not hosts.is_main():
       return
-    self._lines = lines.opened(workdir, resume_step)
+    self._lines = lines.opened(workdir, resume_step, owed)
     self.lost = self._lines.lost.steps, self._lines.lost.seconds
     purge = None if resume_step is None else resume_step + 1
     self._others.append(board.Board(workdir / 'tensorboard', purge))
