@@ -22,8 +22,9 @@ from jaxrl_reason.studies.verdicts import Claim
 
 # Sections that the warm start reads. Changes of other keys leave it as it is.
 WARM = 'data init_from model model_dir named pretrain sft stages'.split()
-# Settings of the last stage alone, so that all begin with the same weights.
-LAST = ('model.numerics',)
+# Keys and sections of the last stage alone, so that all begin with the same
+# weights.
+LAST = ('model.numerics', 'data.controller')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,11 +206,7 @@ def _warm(study: Study, setting: str, seed: int) -> tuple[str, Run | None]:
 
   def of(setting: str) -> Run:
     changes = study.settings[setting]
-    own = {
-      k: v
-      for k, v in changes.items()
-      if k.split('.')[0] in WARM and k not in LAST
-    }
+    own = {k: v for k, v in changes.items() if _is_of_warm_start(k)}
     config = _changed(study, setting, own | {'seed': seed})
     return config.changed({'stages': tuple(config.stages[:-1])})
 
@@ -218,6 +215,12 @@ def _warm(study: Study, setting: str, seed: int) -> tuple[str, Run | None]:
     return '', None
   first = next(s for s in study.settings if of(s) == config)
   return f'{first}--s{seed}', config
+
+
+def _is_of_warm_start(key: str) -> bool:
+  """Returns whether the stages before the last one read a key."""
+  last = any(f'{key}.'.startswith(f'{name}.') for name in LAST)
+  return key.split('.')[0] in WARM and not last
 
 
 def _changed(study: Study, setting: str, changes: Mapping[str, Any]) -> Run:

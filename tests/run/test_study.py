@@ -329,6 +329,7 @@ def test_warm_starts_are_shared_by_seed_and_settings():
     'hot': {'rl.temperature': 1.3},
     'exact': {'model.numerics': 'exact', 'model.dtype': 'bfloat16'},
     'half': {'model.dtype': 'bfloat16'},
+    'pool': {'data.controller.name': 'uniform', 'data.controller.window': 8},
     'weak': {'sft.steps': 8},
     'first': {'stages': ('rl',)},
   }
@@ -343,6 +344,8 @@ def test_warm_starts_are_shared_by_seed_and_settings():
   assert cells['hot--s1'].init_from == 'W/rl--s1'
   assert cells['half--s1'].init_from == 'W/exact--s1'
   assert cells['exact--s1'].model.numerics == 'exact'
+  assert cells['pool--s1'].init_from == 'W/rl--s1'
+  assert cells['pool--s1'].data.controller.window == 8
   assert cells['weak--s0'].init_from == 'W/weak--s0'
   assert cells['first--s0'].init_from == ''
   shared = grid.cells(study(settings=settings, seeds=2, warm='shared'), 'W')
