@@ -1,14 +1,16 @@
 """Fills the table of docs/which_recipe.md: models, chips, and cost of a step.
 
-  JAXRL_EXTRAS=tpu tools/run keys rl.prompts   # installs libtpu, no TPU needed
+  JAXRL_EXTRAS=tpu,hf tools/run keys rl.prompts  # installs libtpu
   .venv/bin/python tools/model_table.py [--models=qwen3-8b] [--on=v5e-8]
 
 Each row is a recipe that `jaxrl start` writes with `--on`, by compiling for
 chips that are not here. A row takes minutes. It is written as soon as it is
-known, and the same command continues with the first row that is missing.
+known, and the same command continues with the first row that is missing. The
+page lists the missing rows below the table.
 """
 
 import argparse
+import itertools
 import pathlib
 import re
 import subprocess
@@ -44,7 +46,8 @@ SETTING = re.compile(
 
 def known(text: str) -> dict[tuple[str, str], str]:
   """Returns the rows of the page by (model, chips)."""
-  rows = text.partition(BEGIN)[2].partition(END)[0].splitlines()
+  lines = text.partition(BEGIN)[2].partition(END)[0].splitlines()
+  rows = [line for line in lines if line.startswith('|')]
   cells = ([c.strip() for c in row.split('|')[1:3]] for row in rows)
   return {(c[0], c[1]): row for c, row in zip(cells, rows)}
 
@@ -79,7 +82,8 @@ def row_of(model: str, chips: str, recipe: str, seconds: float) -> str:
   found: dict[str, str] = {}
   for match in SETTING.finditer(recipe):
     found |= {k: v for k, v in match.groupdict().items() if v}
-  settings = [f'remat `{found["remat"]}`', f'{found["micro"]} micro-batches']
+  batches = 'micro-batch' + 'es' * (found['micro'] != '1')
+  settings = [f'remat `{found["remat"]}`', f'{found["micro"]} {batches}']
   settings += [f'{found["parts"]} parts'] * (found['parts'] != '1')
   settings += [f'`{found["pad"]}`'] * ('pad' in found)
   time_range = f'{cost["least"]} to {cost["most"]}'
@@ -87,10 +91,19 @@ def row_of(model: str, chips: str, recipe: str, seconds: float) -> str:
   return f'{head} {" | ".join((*cells, time_range))} | {minutes}'
 
 
+def missing(rows: dict[tuple[str, str], str]) -> str:
+  """Returns a sentence that lists the rows that the page lacks."""
+  lacking = []
+  for chips in CHIPS:
+    models = [m for m in MODELS if (m, chips) not in rows]
+    lacking += [f'{chips} ({", ".join(models)})'] * bool(models)
+  return f'Missing rows: {"; ".join(lacking) or "none"}.'
+
+
 def written(rows: dict[tuple[str, str], str], text: str) -> str:
   """Returns the page with these rows, in the order of models and chips."""
-  order = [(m, c) for m in MODELS for c in CHIPS if (m, c) in rows]
-  body = ''.join(f'{rows[key]}\n' for key in order)
+  order = [key for key in itertools.product(MODELS, CHIPS) if key in rows]
+  body = ''.join(f'{rows[key]}\n' for key in order) + f'\n{missing(rows)}\n'
   return text.partition(BEGIN)[0] + BEGIN + body + END + text.partition(END)[2]
 
 
