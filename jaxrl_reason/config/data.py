@@ -103,6 +103,7 @@ class Data(Record):
     'tokenizer_dir': 'tokenizer=hf',
     'system thinking day': 'template=chat sources',
     'shots': 'template!=chat sources',
+    'chain': 'name=gsm8k name=files sources',
   }
 
   name: str = 'arithmetic'  # a name in tasks.TASKS, gym:..., gsm8k or files
@@ -130,6 +131,9 @@ class Data(Record):
   prompt_len: Count = 32  # P, tokens
   completion_len: Count = 32  # C, tokens, stop token included
   too_long: str = 'error'  # examples that do not fit: error, or drop them
+  # Problems that are composed into one; each needs the answer to the one before
+  # (`data/chained.py`). 1: none is composed.
+  chain: Count = 1
   # In a named stage: name of an earlier stage, whose archived solutions
   # (rl.archive) replace those of the data; '': the solutions of the data.
   solutions: str = ''

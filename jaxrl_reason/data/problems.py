@@ -12,6 +12,7 @@ from etils import epath
 
 from jaxrl_reason.config import Data, leaves
 from jaxrl_reason.data import (
+  chained,
   chat,
   hf_tokenizers,
   lengths,
@@ -146,6 +147,8 @@ def load(c, seed: int) -> Problems:
   """Returns the problems of a config's `data` section."""
   if c.sources:
     return _of_sources(c, seed)
+  if c.chain > 1:
+    return _chained(load(c.changed({'chain': 1}), seed), c)
   if tasks.is_known(c.name):
     return _task(c, seed)
   if c.name == GSM8K:
@@ -166,6 +169,26 @@ def load(c, seed: int) -> Problems:
     f'data.name={c.name!r}: choose {GSM8K}, {files.NAME}, one of '
     f'{", ".join(tasks.TASKS | tasks.GAMES)}, or gym:<family> of reasoning-gym'
   )
+
+
+def _chained(problems: Problems, c) -> Problems:
+  """Returns the problems with `data.chain` of them in each.
+
+  Raises:
+    ValueError: the problems are procedural, or too few have numbers.
+  """
+  if c.name not in (GSM8K, files.NAME):
+    raise ValueError(
+      f'data.chain={c.chain}: {c.name!r} has no texts with numbers; choose '
+      f'data.name={GSM8K} or {files.NAME}'
+    )
+  splits = {
+    split: chained.Chained(
+      getattr(problems, split), c.chain, f'{c.name} {split}'
+    )
+    for split in ('train', 'heldout')
+  }
+  return dataclasses.replace(problems, **splits)
 
 
 def _of_files(splits: dict, reward: str) -> Problems:
