@@ -25,13 +25,14 @@ COMMANDS = {
 
 
 def usage() -> str:
-  """Returns the text of `jaxrl --help`."""
+  """Returns the text of --help."""
   rows = [f'  {name:9} {text}' for name, (_, text) in COMMANDS.items()]
+  program = command.program()
   return '\n'.join([
     'Reinforcement learning of reasoning with verifiable rewards, in JAX.\n',
-    '  jaxrl COMMAND [--FLAG=VALUE ...]\n',
+    f'  {program} COMMAND [--FLAG=VALUE ...]\n',
     *rows,
-    '\njaxrl COMMAND --help prints the flags of a command.',
+    f'\n{program} COMMAND --help prints the flags of a command.',
   ])  # fmt: skip
 
 
@@ -43,8 +44,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     return
   if name not in COMMANDS:
     command.fail(
-      f'unknown command {name!r}.{nearest(name, COMMANDS)} jaxrl --help lists '
-      'the commands'
+      f'unknown command {name!r}.{nearest(name, COMMANDS)} '
+      f'{command.program()} --help lists the commands'
     )
   # Makes modules of the current folder importable, as python -m does: rewards
   # such as 'mine:reward'.

@@ -30,13 +30,18 @@ SAVED = 75
 ended = threading.Event()  # the last line was printed
 
 
+def program() -> str:
+  """Returns the program that the user started: tools/run, or jaxrl."""
+  return os.environ.get('JAXRL_PROGRAM', 'jaxrl')
+
+
 class Parser(argparse.ArgumentParser):
   """Parses the flags of a command; an invalid flag is an error of one line."""
 
   def __init__(self, name: str, doc: str | None):
     """Args: name: of the command; doc: its docstring, for --help."""
     super().__init__(
-      prog=f'jaxrl {name}',
+      prog=f'{program()} {name}',
       description=doc,
       allow_abbrev=False,
       formatter_class=argparse.RawDescriptionHelpFormatter,

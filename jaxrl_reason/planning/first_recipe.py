@@ -20,6 +20,7 @@ from typing import Any
 import jax
 from etils import epath
 
+from jaxrl_reason import command as command_lib
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.checkpoints import pretrained
 from jaxrl_reason.data import chat, example_files, hub, pipeline, row_fields
@@ -134,7 +135,8 @@ def run(o: Options, say: Callable[[str], Any]) -> str:
   _lengths(draft, o, problems, say)
   _batch(draft, o, topology)
   say(trials.reward(draft.config().rl, problems))
-  command = f'jaxrl run --config={o.out} --workdir=runs/{o.out.stem}'
+  run_it = f'run --config={o.out} --workdir=runs/{o.out.stem}'
+  command = f'{command_lib.program()} {run_it}'
   config_checks.check(draft.config(), 1)
   if topology:
     _planned(draft, topology, say)

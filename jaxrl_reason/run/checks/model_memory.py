@@ -8,6 +8,7 @@ import sys
 import jax
 from etils import epath
 
+from jaxrl_reason import command
 from jaxrl_reason.checkpoints import pretrained
 from jaxrl_reason.models import families, spec, weights, zoo
 from jaxrl_reason.run.process import chips
@@ -43,8 +44,8 @@ def line(name: str, h: dict) -> str:
     parts.append(f'{way} {n * size / chips.GIB:,.0f} GiB ({where})')
   return (
     f'{name}: {h["model_type"]}, {n / 1e9:.1f} B parameters. Without '
-    f'activations and caches: {"; ".join(parts)}. jaxrl plan '
-    'computes all of it for a recipe and a topology.'
+    f'activations and caches: {"; ".join(parts)}. '
+    f'{command.program()} plan computes all of it for a recipe and a topology.'
   )
 
 

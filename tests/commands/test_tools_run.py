@@ -1,0 +1,66 @@
+"""`tools/run` installs what a command needs, and messages name `tools/run`."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from paths import ROOT
+
+RUN = ROOT / 'tools' / 'run'
+
+
+@pytest.fixture
+def called(tmp_path):
+  """Returns a function that calls tools/run with an interpreter that only
+  writes its arguments, and returns these lines.
+  """
+  python = tmp_path / 'venv' / 'bin' / 'python'
+  python.parent.mkdir(parents=True)
+  python.write_text(f'#!/bin/sh\necho "$JAXRL_PROGRAM $*" >>{tmp_path}/calls\n')
+  python.chmod(0o755)
+  env = {k: v for k, v in os.environ.items() if k != 'JAXRL_EXTRAS'}
+  env['JAXRL_VENV'] = str(tmp_path / 'venv')
+
+  def call(*words):
+    subprocess.run([RUN, *words], env=env, check=True, stderr=subprocess.PIPE)
+    return (tmp_path / 'calls').read_text().splitlines()
+
+  return call
+
+
+@pytest.mark.parametrize(
+  'words, extras',
+  [
+    (['keys', 'rl'], ''),
+    (['keys', 'plan'], ''),
+    (['report', 'W'], '[report]'),
+    (['start', '--data=countdown'], '[hf]'),
+    (['start', '--data=countdown', '--on=v5e-8'], '[hf,tpu]'),
+    (['plan', '--config=X.py'], '[tpu]'),
+    (['--config=plan'], ''),
+  ],
+)
+def test_the_extra_of_a_command_is_installed(called, words, extras):
+  install, *_ = called(*words)
+  assert install.endswith(f'--editable {ROOT}{extras}'), install
+
+
+def test_installed_once_and_called_by_its_own_name(called):
+  called('keys', 'rl')
+  *_, last = called('keys', 'rl')
+  assert last == f'{RUN} -m jaxrl_reason keys rl'
+  assert sum('--editable' in line for line in called('keys', 'rl')) == 1
+
+
+@pytest.mark.parametrize('words', [['--help'], ['plan', '--help'], ['pln']])
+@pytest.mark.parametrize('program', ['tools/run', ''])
+def test_messages_name_the_program_of_the_user(program, words):
+  env = {k: v for k, v in os.environ.items() if k != 'JAXRL_PROGRAM'}
+  env |= {'JAXRL_PROGRAM': program} if program else {}
+  shown = subprocess.run(
+    [sys.executable, '-m', 'jaxrl_reason', *words],
+    env=env, cwd=ROOT, capture_output=True, text=True,
+  )  # fmt: skip
+  text = shown.stdout + shown.stderr
+  assert f'{program or "jaxrl"} ' in text
