@@ -37,7 +37,10 @@ def reward(rl: config_lib.RL, problems) -> str:
   with VerifierPool(name, workers=1, timeout_s=rl.timeout_s) as pool:
     verdicts = pool.map(cases)
   if failed := all_failed(verdicts):
-    raise ValueError(f'--reward={name}: {failed}')
+    raise ValueError(
+      f'--reward={name}: {failed}. `example` has the keys '
+      f'{", ".join(examples[0])}'
+    )
   lines = [
     f'the reward {name} on {n} problems: with the reference solution, and '
     'with that of another problem'

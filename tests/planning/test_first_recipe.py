@@ -156,7 +156,10 @@ def test_settings_are_found_by_the_planners_search(folder):
 @pytest.mark.parametrize(
   'changes, words',
   [
-    (dict(reward='mine.py:broken'), "the first: .*KeyError: 'oh'"),
+    (
+      dict(reward='mine.py:broken'),
+      "the first: .*KeyError: 'oh'.*the keys .*answer",
+    ),
     (dict(reward='mth'), "Did you mean 'math'"),
     (dict(data='arithmetics'), "Did you mean 'arithmetic'"),
     (dict(data='none.jsonl'), 'no file, no folder and no task'),
