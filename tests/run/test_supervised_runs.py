@@ -118,14 +118,17 @@ def weighted(folder, weights, **flat):
   return c
 
 
-def test_a_run_reads_weights_from_the_data_on_any_mesh(tmp_path):
+@pytest.mark.parametrize(
+  'other', [{'mesh': (2, 2, 2)}, {'sft.padding': 'packed:64'}]
+)
+def test_a_run_reads_weights_from_the_data_in_any_layout(other, tmp_path):
   """Only answers have a weight, so the loss is below the likelihood."""
   c = weighted(tmp_path, lambda text: [0.0] * (len(text) - 1) + [0.5])
   train.run(c, tmp_path / 'one')
-  c.mesh = (2, 2, 2)
-  train.run(c, tmp_path / 'eight')
-  one, eight = (rows(tmp_path / name, 'sft') for name in ('one', 'eight'))
-  for got, want in zip(eight, one, strict=True):
+  c.update_from_flattened_dict(other)
+  train.run(c, tmp_path / 'other')
+  one, changed = (rows(tmp_path / name, 'sft') for name in ('one', 'other'))
+  for got, want in zip(changed, one, strict=True):
     assert want['train/loss'] < want['train/nll'] / 2
     for key in ('train/loss', 'train/nll'):
       np.testing.assert_allclose(got[key], want[key], rtol=2e-3)
