@@ -7,6 +7,8 @@ from etils import epath
 from jaxrl_reason.studies import fits, verdicts
 from jaxrl_reason.studies.results import REWARD, STEPS_TO, TOKENS_TO, Found
 
+ROOM = 18  # lines of a column of a legend
+
 
 def table(found: Found) -> str:
   """Lays out the verdicts of claims, means with intervals, paired differences
@@ -136,14 +138,16 @@ def save_plot(found: Found, path: pathlib.Path) -> None:
   """Draws the reward by step, and pass@k by split, with bands over seeds."""
   from matplotlib.figure import Figure  # no pyplot: no display, no state
 
-  splits = found.splits()
+  splits, colours = found.splits(), _colours(len(found.study.settings))
   width = 5.2 * (1 + len(splits))
   figure = Figure(figsize=(width, 4.2), layout='constrained')
   axes = figure.subplots(1, 1 + len(splits), squeeze=False)[0]
-  for i, setting in enumerate(found.study.settings):
-    _band(axes[0], _by_step(found, setting), f'C{i}', setting)
+  shade = {'alpha': min(0.15, 1.0 / len(colours))}
+  for setting, colour in zip(found.study.settings, colours):
+    _band(axes[0], _by_step(found, setting), colour, setting, **shade)
     for ax, split in zip(axes[1:], splits):
-      _band(ax, found.pass_at_k(setting, split, 'after'), f'C{i}', setting)
+      points = found.pass_at_k(setting, split, 'after')
+      _band(ax, points, colour, setting, **shade)
   for ax, split in zip(axes[1:], splits):
     before = found.pass_at_k(found.study.base, split, 'before')
     _band(ax, before, 'black', 'before', '--')
@@ -154,9 +158,21 @@ def save_plot(found: Found, path: pathlib.Path) -> None:
   axes[0].set_xlabel('step')
   for ax in axes:
     ax.grid(alpha=0.3)
-    ax.legend(fontsize=8, frameon=False)
+  lines = axes[-1].get_legend_handles_labels()  # of all panels
+  columns = -(-len(lines[0]) // ROOM)
+  own = dict(fontsize=8, frameon=False, ncols=columns)
+  figure.legend(*lines, loc='outside right upper', **own)
   with epath.Path(path).open('wb') as f:
     figure.savefig(f, dpi=120, format='png')
+
+
+def _colours(n: int) -> list:
+  """Returns a colour per setting; more than ten are shades in their order."""
+  from matplotlib import colormaps
+
+  if n <= 10:
+    return [f'C{i}' for i in range(n)]
+  return [colormaps['turbo'](i / (n - 1)) for i in range(n)]
 
 
 def _by_step(found: Found, setting: str) -> list[tuple[int, fits.Value]]:
@@ -169,7 +185,9 @@ def _by_step(found: Found, setting: str) -> list[tuple[int, fits.Value]]:
   return [(step, fits.over(x)) for step, x in sorted(by_step.items())]
 
 
-def _band(ax, points, colour: str, label: str, style: str = '-') -> None:
+def _band(
+  ax, points, colour, label: str, style: str = '-', alpha: float = 0.15
+) -> None:
   """Draws a line with its 95 % intervals."""
   if not points:
     return
@@ -179,4 +197,4 @@ def _band(ax, points, colour: str, label: str, style: str = '-') -> None:
   ax.plot(x, y, style, color=colour, label=label, linewidth=1.3)
   low = [a - e for a, e in zip(y, error)]
   high = [a + e for a, e in zip(y, error)]
-  ax.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+  ax.fill_between(x, low, high, color=colour, alpha=alpha, linewidth=0)

@@ -95,7 +95,9 @@ def _refuse_other(out: pathlib.Path, cell: Cell) -> None:
   path = _folder(out, cell) / 'config.json'
   if not path.exists():
     return
-  before, now = reading.json_object(path), cell.config.json_values()
+  now = cell.config.json_values()
+  # A key that is newer than the run had the effect of its default.
+  before = _merged(Run().json_values(), reading.json_object(path))
   # The same warm start, for any spelling of the folder.
   if pathlib.Path(before['init_from']).name == cell.warm:
     before['init_from'] = now['init_from']
@@ -105,6 +107,13 @@ def _refuse_other(out: pathlib.Path, cell: Cell) -> None:
       f'{path.parent} was begun with another {", ".join(keys[:3])}; name '
       'another --out, or remove that folder'
     )
+
+
+def _merged(a: Any, b: Any) -> Any:
+  """Returns nested dictionaries with the values of b, or else of a."""
+  if not (isinstance(a, dict) and isinstance(b, dict)):
+    return b
+  return a | {k: _merged(a.get(k), v) for k, v in b.items()}
 
 
 def _differing(a: Any, b: Any, prefix: str = '') -> list[str]:

@@ -149,6 +149,16 @@ def test_finished_cells_are_left_alone(done):
   before = {p: p.stat().st_mtime_ns for p in paths}
   assert session.run(study(), out, quiet) == table
   assert {p: p.stat().st_mtime_ns for p in paths} == before
+  # Written by a version that lacked a key.
+  path = out / 'cells' / 'as_it_is--s0' / 'config.json'
+  values = json.loads(path.read_text())
+  del values['data']['prompt_len'], values['rl']['top_k']
+  path.write_text(json.dumps(values))
+  with pytest.raises(ValueError, match='begun with another data.prompt_len; '):
+    session.run(study(), out, quiet)
+  values['data']['prompt_len'] = study().recipe.data.prompt_len
+  path.write_text(json.dumps(values))
+  assert session.run(study(), out, quiet) == table
   other = study(settings={'as_it_is': {'rl.top_k': 3}})
   with pytest.raises(ValueError, match='begun with another rl.top_k'):
     session.run(other, out, quiet)
