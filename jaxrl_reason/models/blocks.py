@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import mixed_layers
@@ -56,7 +55,8 @@ def norm(x, p: dict, name: str, c: Config) -> jax.Array:
   weight = p[name]
   if c.norm_offset:
     weight = weight.astype(jnp.float32) + c.norm_offset
-  return c.ops.rms_norm(x, weight, c.norm_eps)
+  normed = layers.layer_norm if c.norm_centered else c.ops.rms_norm
+  return normed(x, weight, c.norm_eps)
 
 
 def _qkv(x, p, c: Config, angles):
@@ -143,7 +143,9 @@ def block(x, p, c: Config, angles, attend, routes=None):
   y = c.ops.dense(out, o, p['attn'].get('o_bias'))
   y = norm(y, p, 'attn_post_norm', c)
   x = c.ops.added(x, y, c.residual_scale)
-  h, used = norm(x, p, 'mlp_norm', c), None
+  used = None
+  if c.norm_place != 'parallel':
+    h = norm(x, p, 'mlp_norm', c)
   if 'router' in p['mlp']:
     y, used = moe.mlp(h, p['mlp'], c, routes)
   else:
@@ -204,14 +206,7 @@ def _scan(c: Config, body: Callable, x: jax.Array, xs: dict):
       x, ys = _repeated(c, body, x, xs, runs, n)
     for name, y in ys.items():
       out[name].append(y)
-  return x, {name: _joined(parts) for name, parts in out.items()}
-
-
-def _joined(parts: list):
-  """Concatenates the arrays of several trees."""
-  if len(parts) == 1:
-    return parts[0]
-  return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+  return x, {name: mixed_layers.joined(parts) for name, parts in out.items()}
 
 
 def _runs(c: Config, body: Callable, x: jax.Array, xs: dict, runs):
@@ -223,7 +218,7 @@ def _runs(c: Config, body: Callable, x: jax.Array, xs: dict, runs):
     part = xs[name] if everything else trees.take(xs[name], run)
     x, ys = jax.lax.scan(body, x, part, unroll=1 if c.scan else n)
     out.setdefault(name, []).append(ys)
-  return x, {name: _joined(parts) for name, parts in out.items()}
+  return x, {name: mixed_layers.joined(parts) for name, parts in out.items()}
 
 
 def _repeated(c: Config, body: Callable, x, xs: dict, runs, n: int):
@@ -251,17 +246,6 @@ def _repeated(c: Config, body: Callable, x, xs: dict, runs, n: int):
   parts = {name: split(name) for name in first}
   x, ys = jax.lax.scan(once, x, parts, unroll=1 if c.scan else n)
   return x, jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), ys)
-
-
-def _in_order(c: Config, aux: dict):
-  """Returns the routers' outputs [layers of a stack,...] in the order of
-  layers.
-  """
-  names = c.routed_stacks
-  if len(names) == 1:
-    return aux[names[0]][1]
-  order = np.argsort([i for name in names for i in c.stacks[name]])
-  return trees.take(_joined([aux[name][1] for name in names]), order)
 
 
 def through(
@@ -328,7 +312,7 @@ def through(
   }
   x, aux = _scan(c, body, sharding.tokens(x), xs)
   kept = {name: kept for name, (kept, _) in aux.items()}
-  used = _in_order(c, aux) if c.experts else None
+  used = mixed_layers.in_order(c, aux) if c.experts else None
   return norm(x, params, 'final_norm', c), (kept, used)
 
 

@@ -54,8 +54,10 @@ class Config:
   mlp_bias: bool = False  # on gate, up and down
   activation: str = 'silu'  # of gates; xielu: of an mlp without gates
   # pre: norms before attention and mlp; post: after them (OLMo 2); sandwich:
-  # both (Gemma).
+  # both (Gemma); parallel: one norm before attention and mlp, which both read
+  # (Cohere).
   norm_place: str = 'pre'
+  norm_centered: bool = False  # norms subtract the mean (Cohere)
   norm_offset: float = 0.0  # added to norm weights: 1 in Gemma
   # head; projection: all heads (OLMo 2); rotated: after rotation (Hunyuan).
   qk_norm_over: str = 'head'

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.models import blocks, spec, stretches, weights
+from jaxrl_reason.models import blocks, mixed_layers, spec, stretches, weights
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.config import DELTA, Config
 from jaxrl_reason.models.parts import (
@@ -24,7 +24,6 @@ from jaxrl_reason.models.parts import (
   latent,
   layers,
   moe,
-  rope,
 )
 
 # Path endings of the weights that stay float32.
@@ -297,6 +296,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
     (hidden [S,...,D], cache, experts used [S,...,L,k] or None).
   """
   tables = blocks.rotary(c, positions, cache.max_tokens)
+  tables.append(mixed_layers.unturned(c, tables))  # at index NOPE, the last
   x = sharding.rows(blocks.embed(params, c, tokens))
   how = dict(scale=c.score_scale, cap=c.attention_cap)
   read = cached.NUMERICS[c.numerics]
@@ -319,8 +319,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
       out = read(q, prompt, kept, at, *seen, **how, **sinks)
       return out if kv_up is None else latent.opened(out, kv_up, c), kept
 
-    index = c.layer_ropes[cache.layers[i][0]]
-    angles = None if index == rope.NOPE else tables[index]
+    angles = tables[c.layer_ropes[cache.layers[i][0]]]
     x, (kept, used) = blocks.block(x, p, c, angles, attend)
     return x, (kept, used and used['routes'])
 

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_reason import trees
 from jaxrl_reason.models.config import Config
@@ -16,8 +17,7 @@ def differing(c: Config, tables: list, windows: tuple[int, ...]):
   """
   # Index of each layer's table. Layers without positions rotate by angle 0.
   index = [i % (len(tables) + 1) for i in c.layer_ropes]
-  cos, sin = tables[0]
-  tables = [*tables, (jnp.ones_like(cos), jnp.zeros_like(sin))]
+  tables = [*tables, still(tables)]
   flags = {}
   if len(windows) > 1:
     flags['window'] = jnp.asarray([windows.index(w) for w in c.layer_windows])
@@ -41,6 +41,19 @@ def differing(c: Config, tables: list, windows: tuple[int, ...]):
   return of_stack, f
 
 
+def still(tables: list) -> tuple[jax.Array, jax.Array]:
+  """Returns (cos, sin) of angle 0, of layers without positions."""
+  cos, sin = tables[0][:2]
+  return jnp.ones_like(cos), jnp.zeros_like(sin)
+
+
+def unturned(c: Config, tables: list) -> tuple[jax.Array, jax.Array] | None:
+  """Returns the angles of layers without positions in decoding: none, unless
+  a rotation changes the order of features, as it does in training.
+  """
+  return still(tables) if c.rope_interleaved else None
+
+
 def by_stack(c: Config, routes: jax.Array) -> dict:
   """Splits routes [layers with experts,...] by stack."""
   out = {}
@@ -51,3 +64,21 @@ def by_stack(c: Config, routes: jax.Array) -> dict:
       everything = len(mine) == len(at)
       out[name] = routes if everything else routes[jnp.asarray(mine)]
   return out
+
+
+def joined(parts: list):
+  """Concatenates the arrays of several trees."""
+  if len(parts) == 1:
+    return parts[0]
+  return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+
+
+def in_order(c: Config, aux: dict):
+  """Returns the routers' outputs [layers of a stack,...] in the order of
+  layers.
+  """
+  names = c.routed_stacks
+  if len(names) == 1:
+    return aux[names[0]][1]
+  order = np.argsort([i for name in names for i in c.stacks[name]])
+  return trees.take(joined([aux[name][1] for name in names]), order)

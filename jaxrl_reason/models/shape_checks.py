@@ -16,7 +16,7 @@ CHOICES = {
   'attention': ('auto', *attention.KERNELS),
   'activation': tuple(layers.ACTIVATIONS),
   'numerics': tuple(NUMERICS),
-  'norm_place': ('pre', 'post', 'sandwich'),
+  'norm_place': ('pre', 'post', 'sandwich', 'parallel'),
   'qk_norm_over': ('head', 'projection', 'rotated'),
   'router': ('softmax', 'sigmoid'),
   'delta_rule': ('delta', delta.MAMBA),

@@ -18,6 +18,7 @@ NORMS = {
   'pre': BEFORE,
   'post': AFTER,
   'sandwich': (*BEFORE, *AFTER),
+  'parallel': BEFORE[:1],
 }
 
 

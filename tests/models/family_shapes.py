@@ -74,6 +74,9 @@ FAMILIES = {
     ),
   ),
   'apertus': dict(num_hidden_layers=5),
+  'cohere2': dict(
+    num_hidden_layers=5, head_dim=6, sliding_window=5, logit_scale=0.3
+  ),
 }
 FAMILIES['qwen3_next'] = dict(
   num_hidden_layers=5,
@@ -165,6 +168,7 @@ DENSE = (
   'hunyuan_v1_dense',
   'ministral3',
   'apertus',
+  'cohere2',
 )
 SLOW = 'minimax_m2', 'hunyuan_v1_dense', 'apertus'
 EXPERTS = [n for n in FAMILIES if n not in DENSE]

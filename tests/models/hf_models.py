@@ -330,6 +330,18 @@ CASES = {
       logits_scaling=1.5,
     ),
   ),
+  'cohere2': (
+    'Cohere2',
+    dict(
+      num_hidden_layers=3,
+      vocab_size=70,
+      layer_types=[SLIDING, FULL, SLIDING],
+      sliding_window=6,
+      attention_bias=True,
+      logit_scale=0.3,
+      rope_parameters=dict(rope_type='default', rope_theta=100.0),
+    ),
+  ),
   'gpt_oss': (
     'GptOss',
     dict(

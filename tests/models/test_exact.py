@@ -145,6 +145,7 @@ DELTA = dict(
     ({'attention': 'einsum'}, "needs model.attention='auto', not 'einsum'"),
     ({'cache_dtype': 'int8'}, "cannot read model.cache_dtype='int8'"),
     (DELTA, 'does not support model.delta_layers'),
+    ({'norm_centered': True}, 'does not support model.norm_centered'),
   ],
 )
 def test_settings_that_prevent_exactness_are_refused(changes, words):

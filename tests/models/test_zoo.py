@@ -52,6 +52,8 @@ PUBLISHED = {
   'smollm2-360m': 361_821_120,
   'smollm2-1.7b': 1_711_376_384,
   'smollm3-3b': 3_075_098_624,
+  # By hand; the layers as published.
+  'command-r7b': 8_028_033_024,
   'lfm2-350m': 354_483_968,
   'lfm2-700m': 742_489_344,
   'lfm2-1.2b': 1_170_340_608,
@@ -104,6 +106,7 @@ NUMERICS = {
   'smollm2-1.7b': (1.3e5, 1e-5),
   'smollm2': (1e5, 1e-5),
   'smollm3': (5e6, 1e-6),
+  'command-r7b': (5e4, 1e-5),
   'lfm2': (1e6, 1e-5),
   'deepseek-r1-distill-qwen-1.5b': (1e4, 1e-6),
   'deepseek-r1-distill-qwen-7b': (1e4, 1e-6),

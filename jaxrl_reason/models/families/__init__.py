@@ -27,6 +27,7 @@ from typing import Any
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.families import (
   apertus,
+  cohere2,
   deepseek_v3,
   dots1,
   ernie4_5,
@@ -102,6 +103,7 @@ FAMILIES = {
   'apertus': apertus,
   'lfm2': lfm2,
   'granitemoehybrid': granitemoehybrid,
+  'cohere2': cohere2,
   'qwen3_vl_text': qwen3_vl,
   'qwen3_5_text': qwen3_5,
   'qwen3_5_moe_text': qwen3_5_moe,

@@ -345,6 +345,11 @@ def check(c: Any) -> None:
       "model.numerics='exact' does not support model.delta_layers or "
       'model.out_gate: their states are sums in another order in decoding'
     )
+  if c.norm_centered:
+    raise ValueError(
+      "model.numerics='exact' does not support model.norm_centered: the mean "
+      'is a sum in another order in decoding'
+    )
   if c.activation not in ACTIVATIONS:
     raise ValueError(
       "model.numerics='exact' does not support model.activation="

@@ -72,6 +72,15 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
   return (x32 * scale * weight).astype(x.dtype)
 
 
+def layer_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+  """Computes (x - mean(x)) / std(x) * weight over the last axis
+  (https://arxiv.org/abs/1607.06450).
+  """
+  x32 = x.astype(jnp.float32)
+  x32 -= jnp.mean(x32, axis=-1, keepdims=True)
+  return rms_norm(x32, weight, eps).astype(x.dtype)
+
+
 def to(x: jax.Array, dtype) -> jax.Array:
   """Rounds x to the compute dtype."""
   return x.astype(dtype)

@@ -10,8 +10,7 @@ LAYER_NORM = 'norms with a mean and learned positions are not supported'
 ENCODER = 'encoders are not supported, only causal language models'
 FAMILIES = {
   'bert': ENCODER,
-  'cohere': 'parallel attention and mlp are not supported',
-  'cohere2': 'parallel attention and mlp are not supported',
+  'cohere': 'norms on q and k of Command R are not supported',
   'deepseek_v2': LATENT,
   'deepseek_v32': LATENT,
   'falcon_h1': RECURRENT,
