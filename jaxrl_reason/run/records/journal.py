@@ -70,6 +70,22 @@ def bar(name: str, steps: int, done: int, unit: str = 'step') -> tqdm.tqdm:
   )
 
 
+def evaluation(values: Mapping[str, float]) -> str:
+  """Returns the main metrics of an evaluation in one line; of sources within a
+  split only pass@1.
+  """
+  shown: list[str] = []
+  sources: dict[str, list[str]] = {}
+  for key, value in values.items():
+    *place, metric = key.removeprefix('eval/').split('/')
+    if len(place) < 2 and metric.endswith(('pass@1', 'greedy', 'preferred')):
+      shown.append(f'{"/".join([*place, metric])} {value:.3f}')
+    elif len(place) == 2 and metric == 'pass@1':
+      sources.setdefault(place[0], []).append(f'{place[1]} {value:.3f}')
+  shown += [f'{k}/*/pass@1 ({", ".join(v)})' for k, v in sources.items()]
+  return ', '.join(shown)
+
+
 class Journal:
   """Writes one stage's metrics.
 
@@ -222,13 +238,8 @@ class Journal:
       self.check(total, values)
     if text:
       self._writer.text(total, 'samples', text)
-    shown = [
-      f'{k.removeprefix("eval/")} {v:.3f}'
-      for k, v in values.items()
-      if k.endswith(('pass@1', 'greedy', 'preferred'))
-    ]
     since = time.monotonic() - self._started
-    say(f'[{since:5.0f} s] {self._stage} step {total}: {", ".join(shown)}')
+    say(f'[{since:5.0f} s] {self._stage} step {total}: {evaluation(values)}')
 
   def sync(self) -> None:
     """Waits until all metrics are on disk: no checkpoint may be newer than its
