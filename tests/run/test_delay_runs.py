@@ -1,13 +1,10 @@
 """Batches that wait in a queue (`rl.staleness`), by whole runs."""
 
-import json
-import signal
-
 import jax
 import numpy as np
 import pytest
 from test_recipe_features import recipe, rows
-from test_resume import content, env, kill_when, run, saved, start
+from test_resume import env
 
 from jaxrl_reason.run import train
 
@@ -75,19 +72,3 @@ def test_both_paths_and_eight_devices_agree(tmp_path):
       np.testing.assert_allclose(
         [b[f'train/{name}'], c[f'train/{name}']], want, rtol=2e-4, atol=1e-5
       )
-
-
-def test_killed_with_a_full_queue_goes_on_bit_for_bit(env, tmp_path):  # noqa: F811
-  given = ['--config.stages=("rl",)', '--config.rl.staleness=2']
-  given += ['--config.rl.old_logp=sampler', '--config.rl.steps=24']
-  given += ['--config.rl.rewards.answer.reward=random']
-  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
-  run(env, whole, *given)
-  process = start(env, killed, *given)
-  assert kill_when(process, saved(killed, 8)) == -signal.SIGKILL
-  run(env, killed, *given)
-  assert content(killed) == content(whole)
-  text = (killed / 'events.jsonl').read_text()
-  starts = [json.loads(x) for x in text.splitlines()]
-  assert sum(x['event'] == 'start' for x in starts) == 2
-  assert starts and max(x.get('step', 0) for x in starts) >= 8

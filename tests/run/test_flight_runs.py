@@ -1,11 +1,9 @@
 """Groups in flight (`rl.in_flight`), by whole runs."""
 
-import signal
-
 import numpy as np
 import pytest
 from test_recipe_features import recipe, rows
-from test_resume import content, env, kill_when, run, saved, start
+from test_resume import env
 
 from jaxrl_reason.run import train
 
@@ -48,17 +46,3 @@ def test_eight_devices_in_dispatches_of_two_equal_one(tmp_path):
       rtol=2e-4,
       atol=1e-5,
     )
-
-
-@pytest.mark.slow
-def test_killed_with_groups_in_flight_goes_on_bit_for_bit(env, tmp_path):  # noqa: F811
-  given = ['--config.stages=("rl",)', '--config.rl.in_flight.batches=3']
-  given += ['--config.rl.old_logp=sampler', '--config.rl.steps=24']
-  given += ['--config.rl.slots=2']
-  given += ['--config.rl.rewards.answer.reward=random']
-  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
-  run(env, whole, *given)
-  process = start(env, killed, *given)
-  assert kill_when(process, saved(killed, 8)) == -signal.SIGKILL
-  run(env, killed, *given)
-  assert content(killed) == content(whole)
