@@ -80,6 +80,9 @@ def smoke(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     stage.micro_batches = min(stage.micro_batches, 2)
     stage.logprob_chunk = min(stage.logprob_chunk, 16)
     stage.optimizer.warmup_steps = 0
+  for stage in c.named.values():
+    if 'steps' in (own := stage.get(stage['kind'], {})):
+      own.steps = 2
   c.pretrain.rows = c.sft.rows = c.preference.rows = c.reward_model.rows = 8
   for stage in (c.preference, c.reward_model):
     stage.pairs = str(PROBLEMS / 'pairs.jsonl') if stage.pairs else ''

@@ -14,6 +14,9 @@ from jaxrl_reason.ranges import (
   Share,
 )
 
+# Before the name of an earlier stage, in the value of a key that may name one.
+OF_STAGE = 'stage:'
+
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer(Record):
@@ -96,8 +99,9 @@ class Preference(Supervised):
     'margin': 'loss=simpo',
   }
 
-  # A file of rows with prompt, chosen and rejected, or the workdir of a run
-  # whose rollouts make pairs (`data/preference_pairs.py`).
+  # A file of rows with prompt, chosen and rejected, or the workdir of a run or
+  # the name of an earlier rl stage, whose rollouts make pairs
+  # (`data/preference_pairs.py`).
   pairs: str = ''
   loss: str = 'dpo'  # of a pair: dpo, ipo, kto, orpo or simpo
   # Scale of the log-probabilities in the loss; tau of ipo, lambda of orpo.

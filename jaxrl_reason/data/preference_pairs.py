@@ -4,18 +4,20 @@
 
 They are read from a file of JSON lines or Parquet with the fields of TRL's
 preference data sets: a field is a text, or a list with one message {"role",
-"content"}. Or they are made of the rollouts of another run: of every problem of
-every file, the completions with the highest and the lowest reward.
+"content"}. Or they are made of the rollouts of another run, or of an earlier
+stage: of every problem of every file, the completions with the highest and the
+lowest reward.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from etils import epath
 
 from jaxrl_reason import trees
 from jaxrl_reason.config import Data
-from jaxrl_reason.config.training import Preference, RewardModel
+from jaxrl_reason.config.training import OF_STAGE, Preference, RewardModel
 from jaxrl_reason.data import lengths, pipeline
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.row_fields import text_of
@@ -69,12 +71,14 @@ def load(
   tokenizer,
   render: Callable[[str], str] | None,
   key: str = 'preference.pairs',
+  stage: str = '',
 ) -> Sequence:
   """Returns the pairs of a file or of a run's rollouts; each fits its row.
 
   Args:
     path: a file, or the workdir of a run.
     key: of the config, that names it.
+    stage: of the run, whose rollouts are read; '': of every stage.
 
   Raises:
     ValueError: names file, row and field, or the answer that is too long.
@@ -83,10 +87,11 @@ def load(
   if not epath.Path(path).exists():
     raise FileNotFoundError(
       f'{key}={path!r} does not exist: name a file of rows with prompt, chosen '
-      'and rejected, or the workdir of a run with rollouts'
+      'and rejected, the workdir of a run with rollouts, or an rl stage before '
+      'this one'
     )
   if epath.Path(path).is_dir():
-    found = _of_rollouts(epath.Path(path), key)
+    found = _of_rollouts(epath.Path(path), key, stage)
     pairs = Pairs(found, lambda i: found[i]['place'], render)
   else:
     index = opened(path, _keyed, {'fields': ','.join(FIELDS)})
@@ -142,7 +147,7 @@ def encoder(
   return encode
 
 
-def _of_rollouts(workdir: epath.Path, key: str) -> list[dict]:
+def _of_rollouts(workdir: epath.Path, key: str, stage: str) -> list[dict]:
   """Returns pairs of completions of the same problem and step.
 
   Completions that are empty or cut off, or whose verifier failed, are not
@@ -155,7 +160,8 @@ def _of_rollouts(workdir: epath.Path, key: str) -> list[dict]:
   for file in sorted((workdir / 'rollouts').glob('*.jsonl')):
     for number, row in rows(file):
       failed = row['truncated'] or row['verdict']['status'] == 'error'
-      if failed or text_of(row['completion']) is None:
+      other = stage and row['stage'] != stage
+      if failed or other or text_of(row['completion']) is None:
         continue
       place = f'{file}, row {number}'
       group = groups.setdefault((row['step'], row['problem']), [])
@@ -225,15 +231,35 @@ def _example(pair: dict, name: str) -> dict:
   return pair | {'solution': pair[name], 'task': 'pairs'}
 
 
-def with_pairs(problems: Problems, configs, tokenizer, render) -> Problems:
+def with_pairs(
+  problems: Problems, configs, tokenizer, render, workdir: epath.Path
+) -> Problems:
   """Returns the problems with the pairs of the stages that learn from pairs.
 
+  The pairs of an earlier stage of the run do not exist yet: a function without
+  arguments loads them (`of_earlier_stage`).
+
   Args:
-    configs: of these stages.
+    configs: of the stages that learn from pairs.
+    workdir: of the run.
   """
   found = {}
   for c in configs:
     (kind,) = c.stages
-    path, key = c[kind].pairs, f'{kind}.pairs'
-    found[path] = load(path, c.data, tokenizer, render, key)
+    path, rest = c[kind].pairs, (c.data, tokenizer, render, f'{kind}.pairs')
+    if path.startswith(OF_STAGE):
+      stage = path.removeprefix(OF_STAGE)
+      found[path] = functools.partial(load, str(workdir), *rest, stage)
+    else:
+      found[path] = load(path, *rest)
   return dataclasses.replace(problems, pairs=found)
+
+
+def of_earlier_stage(problems: Problems, path: str) -> Problems:
+  """Returns the problems after loading the pairs `path`, if they are those of
+  an earlier stage.
+  """
+  pairs = problems.pairs[path]
+  if not callable(pairs):
+    return problems
+  return dataclasses.replace(problems, pairs=problems.pairs | {path: pairs()})

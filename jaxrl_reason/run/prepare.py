@@ -87,7 +87,7 @@ def prepare(
   if of_pairs:
     render = problems_lib.renderer(run.data, problems, tokenizer, folder)
     rest = of_pairs, tokenizer, render
-    problems = preference_pairs.with_pairs(problems, *rest)
+    problems = preference_pairs.with_pairs(problems, *rest, workdir)
   for split, n in dropped.items():
     if n:
       logging.warning('Dropped %d examples of %s: too long.', n, split)

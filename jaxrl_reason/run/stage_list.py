@@ -12,6 +12,7 @@ changes. Code that builds a stage reads that config and no other.
 
 import collections
 import dataclasses
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,6 +22,7 @@ import ml_collections
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import names
 from jaxrl_reason.config import STAGES, Run, leaves, nearest, rules
+from jaxrl_reason.config.training import OF_STAGE
 
 # Parts of the state that may continue from the stage before: key of
 # `named.<name>.keep` -> field of the TrainState.
@@ -30,7 +32,13 @@ KEEP = {
   'critic': 'critic',
   'control': 'control',
 }
-OF_STAGE = 'stage:'  # before a stage's name, in `rl.reward_model.weights`
+# Keys that may name an earlier stage: (kind of their stage, key, kind of the
+# earlier one).
+OF_EARLIER = (
+  ('rl', 'rl.reward_model.weights', 'reward_model'),
+  ('preference', 'preference.pairs', 'rl'),
+  ('reward_model', 'reward_model.pairs', 'rl'),
+)
 START = 'start'  # `named.<name>.weights`: the run's first weights
 STAGE_KEYS = ('kind', 'weights', 'keep')
 # Keys that a stage may change besides its kind's section.
@@ -88,7 +96,7 @@ def each(config: ml_collections.ConfigDict | Run) -> list[Planned]:
     seen[name] += 1
     number = f'#{seen[name]}' if seen[name] > 1 else ''
     planned = _with_archive(_planned(run, name, name + number), out)
-    planned = _with_reward_model(planned, out)
+    planned = _with_earlier(planned, out)
     rules.refuse(order_rules, planned, out)
     out.append(planned)
   return out
@@ -206,19 +214,29 @@ def _with_archive(planned: Planned, before: list[Planned]) -> Planned:
   return dataclasses.replace(planned, config=config)
 
 
-def _with_reward_model(planned: Planned, before: list[Planned]) -> Planned:
-  """Returns the stage with the newest stage of the reward model that it names,
-  if a stage has that name.
+def _with_earlier(planned: Planned, before: list[Planned]) -> Planned:
+  """Returns the stage with the newest repetition of the stage that a key of
+  `OF_EARLIER` names, if a stage has that name.
   """
-  wanted = planned.config.rl.reward_model.weights
-  names = [p.name for p in before if p.kind == 'reward_model']
-  same = [name for name in names if name.partition('#')[0] == wanted]
-  if not same or planned.kind != 'rl':
+  changes = {}
+  for kind, key, of in OF_EARLIER:
+    if kind == planned.kind:
+      wanted = operator.attrgetter(key)(planned.config)
+      names = [p.name for p in before if p.kind == of]
+      same = [name for name in names if name.partition('#')[0] == wanted]
+      if same:
+        changes[key] = OF_STAGE + same[-1]
+  if not changes:
     return planned
-  key, value = 'rl.reward_model.weights', f'{OF_STAGE}{same[-1]}'
-  return dataclasses.replace(
-    planned, config=planned.config.changed({key: value})
-  )
+  return dataclasses.replace(planned, config=planned.config.changed(changes))
+
+
+def _own_pairs(planned: Planned) -> str:
+  """Returns the name of the stage whose rollouts are the stage's pairs, or
+  ''.
+  """
+  pairs = getattr(planned.config.training(planned.kind), 'pairs', '')
+  return pairs.removeprefix(OF_STAGE) if pairs.startswith(OF_STAGE) else ''
 
 
 def order_rules(planned: Planned, before: list[Planned]) -> rules.Rows:
@@ -241,6 +259,11 @@ def order_rules(planned: Planned, before: list[Planned]) -> rules.Rows:
       wanted and wanted not in archives,
       f'{key}.data.solutions={wanted!r}: must be a stage before it with '
       f'rl.archive above 0: {", ".join(archives) or "there is none"}',
+    ),
+    (
+      _own_pairs(planned) and not planned.config.rollouts.every,
+      f'{planned.kind}.pairs={_own_pairs(planned)!r}: rollouts.every=0 writes '
+      'no rollouts of that stage; set it to 1',
     ),
     (
       unknown,

@@ -17,6 +17,7 @@ from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import emergency, files, manager
 from jaxrl_reason.config import Run
 from jaxrl_reason.config.run import Checkpoint
+from jaxrl_reason.data import preference_pairs
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import spec
 from jaxrl_reason.reports import metrics_file, plots
@@ -162,6 +163,9 @@ def _stages(
     if index < place.stage:
       continue
     own = archives.applied(p, problems, workdir)
+    if p.kind in preference_pairs.KINDS:
+      with hosts.zero_first():
+        own = preference_pairs.of_earlier_stage(own, p.config[p.kind].pairs)
     stage = stages.build(p, parts._replace(problems=own))
     if place.state is None:
       at = stage_transition.StageTransition(

@@ -8,10 +8,11 @@ import learning as L
 import numpy as np
 import pytest
 from test_recipe_features import recipe, rows
+from test_resume import content
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import preference_pairs
-from jaxrl_reason.run import prepare, train
+from jaxrl_reason.run import loop, prepare, train
 from jaxrl_reason.run.rl import learners, programs
 
 pytestmark = pytest.mark.one_device
@@ -121,6 +122,64 @@ def test_pairs_of_a_run_are_its_best_and_worst_completions(tmp_path):
     prompt = pair['prompt']
     assert 1 in rewards[prompt, pair['chosen']]
     assert 0 in rewards[prompt, pair['rejected']]
+
+
+def from_own_rollouts(**flat):
+  """Returns a run whose pairs are the rollouts of its second rl stage."""
+  c = recipe(**{'stages': ('rl', 'rl', 'preference', 'rl'), 'rl.samples': 8})
+  c.rollouts.every, c.rl.steps, c.checkpoint.every = 1, 4, 2
+  c.rl.rewards = dict(coin=dict(reward='random', kwargs=dict(p=0.5)))
+  c.preference.update(pairs='rl', rows=8, steps=4)
+  c.update_from_flattened_dict(flat)
+  return c
+
+
+def test_a_stage_learns_from_pairs_of_an_earlier_stage(tmp_path, monkeypatch):
+  """And a run that was killed within it reads the same pairs."""
+  seen, encoder = [], preference_pairs.encoder
+
+  def noted(c, d, pairs, tokenizer):
+    seen.append([(p['prompt'], p['chosen'], p['rejected']) for p in pairs])
+    return encoder(c, d, pairs, tokenizer)
+
+  monkeypatch.setattr(preference_pairs, 'encoder', noted)
+  train.run(from_own_rollouts(), tmp_path / 'whole')
+  (pairs,) = seen
+  files = sorted((tmp_path / 'whole' / 'rollouts').glob('*.jsonl'))
+  made = [json.loads(x) for f in files for x in f.read_text().splitlines()]
+  second = {
+    (r['prompt'], r['completion']) for r in made if r['stage'] == 'rl#2'
+  }
+  assert pairs and all({(p, a), (p, b)} <= second for p, a, b in pairs)
+  # Ended in the middle of the stage of pairs, then resumed.
+  save, steps = loop.Loop.save, []
+
+  def dies(self, state, keep, **facts):
+    save(self, state, keep, **facts)
+    steps.append(self.total)
+    if self.total == 10:
+      self.checkpoints.wait()
+      raise KeyboardInterrupt
+
+  monkeypatch.setattr(loop.Loop, 'save', dies)
+  with pytest.raises(KeyboardInterrupt):
+    train.run(from_own_rollouts(), tmp_path / 'cut')
+  monkeypatch.setattr(loop.Loop, 'save', save)
+  train.run(from_own_rollouts(), tmp_path / 'cut')
+  assert seen == [pairs] * 3
+  assert content(tmp_path / 'cut') == content(tmp_path / 'whole')
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    ({'rollouts.every': 0}, "preference.pairs='rl#2'.*rollouts.every=0"),
+    ({'stages': ('preference', 'rl')}, "pairs='rl' does not exist.*rl stage"),
+  ],
+)
+def test_a_stage_without_rollouts_is_refused(changes, message, tmp_path):
+  with pytest.raises((ValueError, FileNotFoundError), match=message):
+    prepare.prepare(from_own_rollouts(**changes), tmp_path)
 
 
 @pytest.mark.parametrize('kind', ['preference', 'reward_model'])

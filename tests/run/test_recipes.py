@@ -47,7 +47,7 @@ def compiled():
 @pytest.mark.parametrize('path, argument', ARGUMENTS, ids=IDS)
 def test_a_recipe_runs_its_smoke_version(path, argument, tmp_path, compiled):
   """Every stage trains, every answer is verified, every weight is updated, and
-  no program of a step is compiled twice.
+  no stage compiles a program of a step twice.
   """
   pytest.importorskip('tokenizers')
   c = load_recipe(path).get_config(argument)
@@ -62,7 +62,8 @@ def test_a_recipe_runs_its_smoke_version(path, argument, tmp_path, compiled):
     compiled.clear()
   state = train.run(c, tmp_path)
   steps = {k: n for k, n in compiled.items() if '_steps' in k or 'rl_' in k}
-  assert steps and set(steps.values()) == {1}, steps
+  kinds = [c.named.get(s, {'kind': s})['kind'] for s in c.stages]
+  assert steps and max(steps.values()) <= max(map(kinds.count, kinds)), steps
   text = (tmp_path / 'metrics.jsonl').read_text()
   rows = [json.loads(line) for line in text.splitlines()]
   trained = [row for row in rows if 'train/loss' in row]

@@ -132,6 +132,11 @@ EXAMPLES = [
     named('rl', 'a', a={'kind': 'sft', 'data': {'solutions': 'rl'}}),
     'solutions=.rl.: must be a stage before it',
   ),
+  (
+    {'stages': ('rl', 'preference'), 'preference.pairs': 'rl'}
+    | {'rollouts.every': 0},
+    "preference.pairs='rl': rollouts.every=0 writes no rollouts",
+  ),
   (named('rl', 'a', a={'kind': 'rl', 'keep': 'all'}), "keep='all': choose "),
   (
     named('rl', 'a', a={'kind': 'rl', 'keep': 'critic', 'weights': 'rl'}),

@@ -250,7 +250,7 @@ def preference_rules(c: Preference) -> rules.Rows:
     (
       not c.pairs,
       f"{key}.pairs='': name a file of rows with prompt, chosen and rejected, "
-      'or the workdir of a run with rollouts',
+      'the workdir of a run with rollouts, or an rl stage before it',
     ),
     (
       c.loss == 'kto' and c.micro_batches > 1,
@@ -270,7 +270,7 @@ def reward_model_rules(c: RewardModel) -> rules.Rows:
     (
       not c.pairs,
       "reward_model.pairs='': name a file of rows with prompt, chosen and "
-      'rejected, or the workdir of a run with rollouts',
+      'rejected, the workdir of a run with rollouts, or an rl stage before it',
     ),
     *rules.apart(
       ': a reward model has no logits, and its loss has no other term; set it '

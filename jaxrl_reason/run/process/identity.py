@@ -169,7 +169,9 @@ def of_run(problems, tokenizer, stages) -> dict[str, Any]:
   splits = ('train', 'heldout', 'harder')
   data = {split: of_source(getattr(problems, split)) for split in splits}
   if problems.pairs:
-    data['pairs'] = [of_source(pairs) for pairs in problems.pairs.values()]
+    # Those of an earlier stage do not exist at the start.
+    known = [x for x in problems.pairs.values() if not callable(x)]
+    data['pairs'] = [of_source(pairs) for pairs in known]
   return {
     'data': data,
     'tokenizer': of_tokenizer(tokenizer, problems.train),

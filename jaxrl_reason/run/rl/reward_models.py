@@ -16,10 +16,10 @@ from jaxrl_reason import trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import other_run
 from jaxrl_reason.config.run import Model as ModelSection
+from jaxrl_reason.config.training import OF_STAGE
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models import transformer
 from jaxrl_reason.run.rl import teachers
-from jaxrl_reason.run.stage_list import OF_STAGE
 from jaxrl_reason.update import critics
 
 KEY = 'rl.reward_model.weights'
