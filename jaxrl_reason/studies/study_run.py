@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxrl_reason import sharding
-from jaxrl_reason.config import Run
+from jaxrl_reason.config import Run, leaves
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.run import train
 from jaxrl_reason.run.checks import config_checks
@@ -95,9 +95,7 @@ def _refuse_other(out: pathlib.Path, cell: Cell) -> None:
   path = _folder(out, cell) / 'config.json'
   if not path.exists():
     return
-  now = cell.config.json_values()
-  # A key that is newer than the run had the effect of its default.
-  before = _merged(Run().json_values(), reading.json_object(path))
+  before, now = _read(path), cell.config.json_values()
   # The same warm start, for any spelling of the folder.
   if pathlib.Path(before['init_from']).name == cell.warm:
     before['init_from'] = now['init_from']
@@ -109,11 +107,15 @@ def _refuse_other(out: pathlib.Path, cell: Cell) -> None:
     )
 
 
-def _merged(a: Any, b: Any) -> Any:
-  """Returns nested dictionaries with the values of b, or else of a."""
-  if not (isinstance(a, dict) and isinstance(b, dict)):
-    return b
-  return a | {k: _merged(a.get(k), v) for k, v in b.items()}
+def _read(path: pathlib.Path) -> dict[str, Any]:
+  """Returns a stored config with the defaults of keys that are newer than it.
+  One with a key that exists no more is returned as it is, and so differs.
+  """
+  values = reading.json_object(path)
+  try:
+    return Run().changed(leaves(values, Run)).json_values()
+  except ValueError:
+    return values
 
 
 def _differing(a: Any, b: Any, prefix: str = '') -> list[str]:

@@ -159,6 +159,12 @@ def test_finished_cells_are_left_alone(done):
   values['data']['prompt_len'] = study().recipe.data.prompt_len
   path.write_text(json.dumps(values))
   assert session.run(study(), out, quiet) == table
+  values['rl']['gone'] = 1
+  path.write_text(json.dumps(values))
+  with pytest.raises(ValueError, match='begun with another rl.gone'):
+    session.run(study(), out, quiet)
+  del values['rl']['gone']
+  path.write_text(json.dumps(values))
   other = study(settings={'as_it_is': {'rl.top_k': 3}})
   with pytest.raises(ValueError, match='begun with another rl.top_k'):
     session.run(other, out, quiet)
