@@ -148,8 +148,8 @@ def save_peft(
   for path in sorted({p.rpartition('/')[0] for p in flat}):
     if path not in names:
       raise ValueError(
-        f'{path} is a part of one tensor with other weights in this family, and '
-        'peft stores no adapter of a part of a tensor: export it merged'
+        f'{path} is a part of one tensor with others in this family, and peft '
+        'stores no adapter of a part of a tensor: export it merged'
       )
     name = names[path].removesuffix('.weight')
     if flat[f'{path}/a'].ndim > 3:  # layers, experts, a matrix
