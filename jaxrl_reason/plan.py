@@ -52,11 +52,16 @@ def main(argv: Sequence[str] | None = None) -> None:
   def say(text):
     return print(text, file=sys.stderr)
 
+  def show(text):
+    if a.json != '-':
+      print(text, flush=True)
+
   with command.one_line():
     text, facts = planner.run(
       config_lib.load(a.config, a.changes),
       a.topology,
       say=say,
+      show=show,
       slices=a.num_slices,
       model=a.model,
       only=command.listed('--only', a.only, str),

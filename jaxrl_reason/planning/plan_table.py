@@ -210,13 +210,16 @@ def table(facts: dict) -> str:
       f'{found["completions"]:,} completions, {found["at_a_time"]:,} at a time '
       f'(eval.batch), {found["calls"]} calls'
     )
-  if 'largest_prompts' in facts:
-    lines.append(
-      f'largest batch that fits: {facts["largest_prompts"]} prompts '
-      f'(the recipe has {facts["prompts"]})'
-    )
   lines += [f'advice: {line}' for line in facts.get('advice', ())]
   return '\n'.join(lines)
+
+
+def largest_batch(facts: dict) -> str:
+  """Returns the line about the largest batch that fits."""
+  return (
+    f'largest batch that fits: {facts["largest_prompts"]} prompts '
+    f'(the recipe has {facts["prompts"]})'
+  )
 
 
 def _speed_lines(facts: dict) -> list[str]:

@@ -232,10 +232,12 @@ def _of_stage(config, name: str, say):
   return staging.last_of_each_kind(config)
 
 
-def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
+def run(config, topology: str, *, say, show, **options) -> tuple[str, dict]:
   """Returns a plan as (text, data).
 
   Args:
+    show: prints the text that is complete before the search for the largest
+      batch, which takes as long again; it is not returned.
     options: model, slices, only, by_depth, search, largest, stage, seeds:
       the flags.
 
@@ -259,6 +261,10 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
   facts = planner.plan()
   facts['advice'] = advice.lines(config, facts)
   steps = phases.of_a_step(p['phase'] for p in facts['phases'])
+  text = plan_table.table(facts)
   if largest and facts['prompts'] and steps:
+    show(text)
+    say('searching for the largest batch that fits; --nolargest leaves it out')
     facts['largest_prompts'] = planner.largest(facts)
-  return plan_table.table(facts), facts
+    text = plan_table.largest_batch(facts)
+  return text, facts

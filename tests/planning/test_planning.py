@@ -462,6 +462,35 @@ def test_the_largest_batch_is_found(most, power):
   assert len(asked) == len(set(asked)) <= (4 if power == 1 else 8)
 
 
+@pytest.mark.parametrize('largest', [True, False])
+def test_the_table_is_printed_before_the_search_for_a_batch(
+  largest, monkeypatch
+):
+  printed = []
+
+  class Fake:
+    def __init__(self, *args, **kwargs):
+      """Compiles nothing."""
+
+    def plan(self):
+      return {'prompts': 8, 'phases': [{'phase': 'step'}]}
+
+    def largest(self, facts):
+      printed.append('searched')
+      return 64
+
+  monkeypatch.setattr(plan, 'Planner', Fake)
+  monkeypatch.setattr(plan.plan_table, 'table', lambda facts: 'table')
+  monkeypatch.setattr(plan.advice, 'lines', lambda config, facts: [])
+  given = dict(say=printed.append, show=printed.append, search=False)
+  text, _ = plan.run(tiny(), 'v5e:1x1', largest=largest, **given)
+  if largest:
+    assert text == 'largest batch that fits: 64 prompts (the recipe has 8)'
+    assert [printed[0], printed[-1]] == ['table', 'searched']
+  else:
+    assert (text, printed) == ('table', [])
+
+
 def test_prompts_of_the_unit_pass_the_checks():
   config = tiny(rl__path='host', rl__parts=2, rl__micro_batches=8)
   unit = mesh_search.unit_of_prompts(config.rl, 4)
