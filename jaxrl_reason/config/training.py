@@ -91,13 +91,10 @@ class Supervised(Training):
 
 
 @dataclasses.dataclass(frozen=True)
-class Preference(Supervised):
+class Preference(Training):
   """A stage that learns from pairs of a chosen and a rejected answer."""
 
-  read_with = Supervised.read_with | {
-    'label_smoothing': 'loss=dpo',
-    'margin': 'loss=simpo',
-  }
+  read_with = {'label_smoothing': 'loss=dpo', 'margin': 'loss=simpo'}
 
   # A file of rows with prompt, chosen and rejected, or the workdir of a run or
   # the name of an earlier rl stage, whose rollouts make pairs
@@ -112,10 +109,16 @@ class Preference(Supervised):
   # Pairs to evaluate on, a multiple of `rows`. No pair of their problems is
   # trained on. 0: none.
   heldout: CountOrNone = 0
+  stop_loss: Amount = 0.0  # as sft.stop_loss
+
+  # Settings of other supervised stages, which this stage does not have.
+  minibatches: ClassVar[int] = 1
+  padding: ClassVar[str] = 'whole'  # the rows of a pair keep their places
 
   def micro_batch(self) -> int:
     """Counts the rows of a micro-batch, over all devices."""
-    return losses.PREFERENCES[self.loss].blocks * super().micro_batch()
+    blocks = losses.PREFERENCES[self.loss].blocks
+    return blocks * self.rows // self.micro_batches
 
 
 @dataclasses.dataclass(frozen=True)

@@ -313,7 +313,6 @@ def test_changed_pairs_are_refused(pairs, tmp_path):
     ({'loss': 'ipo', 'label_smoothing': 0.1}, 'preference.label_smoothing'),
     ({'margin': 0.5}, 'preference.margin'),
     ({'loss': 'kto', 'micro_batches': 2}, 'preference.micro_batches=2'),
-    ({'padding': 'packed:99'}, 'preference.padding'),
   ],
 )
 def test_settings_without_effect_are_refused(flat, message, pairs, tmp_path):

@@ -61,7 +61,6 @@ EXAMPLES = [
     PAIRS | {'preference.loss': 'kto', 'preference.micro_batches': 2},
     'preference.micro_batches=2: .* over all pairs',
   ),
-  (PAIRS | {'preference.padding': 'buckets:2'}, 'the rows of a pair keep'),
   ({'stages': ('reward_model',)}, "reward_model.pairs='': name a file"),
   (
     BRADLEY_TERRY | {'reward_model.logprob_chunk': 4},

@@ -119,11 +119,11 @@ def _check_stages(config: Run, shards: int) -> None:
     rules.refuse(rows, kind, c, shards)
     if kind == 'reward_model':
       rules.refuse(reward_model_rules, c)
+    elif kind == 'preference':
+      rules.refuse(preference_rules, c)
     elif kind != 'rl':
       chunk_tokens = config.rl.chunks.tokens
       rules.refuse(supervised_rules, kind, c, config.data, chunk_tokens)
-    if kind == 'preference':
-      rules.refuse(preference_rules, c)
   compile_log.profiled(config.profile.steps)
   trackers.names(config.track)
   if 'rl' in config.stages:
@@ -217,10 +217,8 @@ def supervised_rules(
   packed = packing.choose(c, start, f'{kind}.padding')
   columns = d.prompt_len + d.completion_len
   is_packed = isinstance(packed, packing.Packing)
-  of_pairs = kind == 'preference'
-  known = losses.PREFERENCES if of_pairs else losses.SUPERVISED
   return (
-    rules.choice(f'{kind}.loss', c.loss, known),
+    rules.choice(f'{kind}.loss', c.loss, losses.SUPERVISED),
     (
       c.loss == 'psft' and c.minibatches == 1,
       f'{kind}.minibatches=1: with one update per batch of rows the ratio of '
@@ -247,6 +245,7 @@ def supervised_rules(
 def preference_rules(c: Preference) -> rules.Rows:
   key, loss = 'preference', f'preference.loss={c.loss!r}'
   return (
+    rules.choice(f'{key}.loss', c.loss, losses.PREFERENCES),
     (
       not c.pairs,
       f"{key}.pairs='': name a file of rows with prompt, chosen and rejected, "
@@ -256,11 +255,6 @@ def preference_rules(c: Preference) -> rules.Rows:
       c.loss == 'kto' and c.micro_batches > 1,
       f'{key}.micro_batches={c.micro_batches}: {loss} estimates a KL '
       'divergence over all pairs of an update; set it to 1',
-    ),
-    (
-      c.padding != 'whole',
-      f'{key}.padding={c.padding!r}: the rows of a pair keep their places; '
-      "choose 'whole'",
     ),
   )
 

@@ -106,7 +106,7 @@ def learner(
   )
 
 
-def _supervised_objective(c: Supervised) -> losses.Objective:
+def _supervised_objective(c: Supervised | Preference) -> losses.Objective:
   """Returns the loss of a supervised stage, or of a stage of pairs."""
   plain = losses.resolve(SUPERVISED)
   if not isinstance(c, Preference):
