@@ -53,7 +53,11 @@ def _claims(found: Found) -> list[str]:
 
 
 def _p(d: verdicts.Decided) -> str:
-  return f'p {min(d.for_it, d.against_it):.3f}'
+  return _written(min(d.for_it, d.against_it))
+
+
+def _written(p: float) -> str:
+  return 'p < 0.001' if p < 0.0005 else f'p {p:.3f}'
 
 
 def _rows(names: list[str], rows: list[list]) -> list[str]:
@@ -88,7 +92,7 @@ def _difference(found: Found, setting: str, metric: str, p: dict) -> str:
   """Returns the difference to the base with its p, if it has one."""
   if setting == found.study.base:
     return ''
-  known = f' (p {p[setting]:.3f})' if setting in p else ''
+  known = f' ({_written(p[setting])})' if setting in p else ''
   return f'{found.paired(setting, metric)}{known}'
 
 
