@@ -13,6 +13,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, sharding, trees
 from jaxrl_reason.config import record, rules
 from jaxrl_reason.models import spec, transformer
+from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.checks import config_checks, rl_checks
 from jaxrl_reason.update import optim
 
@@ -30,9 +31,9 @@ def test_recipe_builds(path):
     transformer.Config(vocab=64, **config.model.to_dict())
   )
   shapes = spec.abstract(model.specs)
-  for stage in config.stages:
-    tx = optim.make(config[stage].optimizer, config[stage].steps)
-    jax.eval_shape(tx.init, shapes)
+  for planned in staging.each(config):
+    own = planned.config.training(planned.kind)
+    jax.eval_shape(optim.make(own.optimizer, own.steps).init, shapes)
   sharding.shardings(
     model.specs, sharding.make_mesh((4, 2, 1)), sharding.TRAIN_RULES
   )
