@@ -232,7 +232,9 @@ def _of_stage(config, name: str, say):
   return staging.last_of_each_kind(config)
 
 
-def run(config, topology: str, *, say, show, **options) -> tuple[str, dict]:
+def run(
+  config, topology: str, *, say, show=print, **options
+) -> tuple[str, dict]:
   """Returns a plan as (text, data).
 
   Args:
