@@ -41,7 +41,7 @@ class Place:
 
   @property
   def owes_evaluation(self) -> bool:
-    """Whether a signal prevented the evaluation that was due here."""
+    """Returns True if a signal prevented the evaluation that was due here."""
     return bool(self.record and self.record.get('owes_evaluation'))
 
 

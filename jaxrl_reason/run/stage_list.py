@@ -205,13 +205,20 @@ def _with_archive(planned: Planned, before: list[Planned]) -> Planned:
 
   Stages that alternate read the archive of the last repetition.
   """
-  wanted = planned.config.data.solutions
-  names = [p.name for p in before if p.archives]
-  same = [name for name in names if name.partition('#')[0] == wanted]
-  if not same:
+  archives = [p.name for p in before if p.archives]
+  newest = _newest(planned.config.data.solutions, archives)
+  if not newest:
     return planned
-  config = planned.config.changed({'data.solutions': same[-1]})
+  config = planned.config.changed({'data.solutions': newest})
   return dataclasses.replace(planned, config=config)
+
+
+def _newest(wanted: str, names: list[str]) -> str:
+  """Returns the last repetition of the stage `wanted` among names; '' if there
+  is none.
+  """
+  same = [name for name in names if name.partition('#')[0] == wanted]
+  return same[-1] if same else ''
 
 
 def _with_earlier(planned: Planned, before: list[Planned]) -> Planned:
@@ -222,10 +229,8 @@ def _with_earlier(planned: Planned, before: list[Planned]) -> Planned:
   for kind, key, of in OF_EARLIER:
     if kind == planned.kind:
       wanted = operator.attrgetter(key)(planned.config)
-      names = [p.name for p in before if p.kind == of]
-      same = [name for name in names if name.partition('#')[0] == wanted]
-      if same:
-        changes[key] = OF_STAGE + same[-1]
+      if newest := _newest(wanted, [p.name for p in before if p.kind == of]):
+        changes[key] = OF_STAGE + newest
   if not changes:
     return planned
   return dataclasses.replace(planned, config=planned.config.changed(changes))
