@@ -1,7 +1,8 @@
 """Compares sampling and scoring in random configurations
 (`tests/models/test_exact.py`).
 
-python tests/exact_cases.py FIRST LAST     prints the differences of each case
+python tests/exact_cases.py FIRST LAST [CACHE_DTYPE]
+  prints the number of differences of each case
 """
 
 import os
@@ -109,12 +110,18 @@ def model_of(family: str, lora: bool = False, base: str = 'float32', **changes):
   return c, model, trees.map_with_path(leaf, spec.abstract(model.specs))
 
 
-def rollout(model, params, sampling, *, routes: bool, seed: int = 0, **how):
-  """Samples B*G rows; returns (Sampled, log-probs [N,C], sampled [N,C])."""
-  r = np.random.default_rng(seed)
-  lengths = r.integers(1, P + 1, (B, 1))
+def rollout(
+  model, params, sampling, *, routes: bool, seed=0, shape=(B, G), **how
+):  # fmt: skip
+  """Samples N rows, for `shape` = (prompts, samples of a prompt).
+
+  Returns:
+    (Sampled, log-probs [N,C], sampled [N,C]).
+  """
+  r, (b, g) = np.random.default_rng(seed), shape
+  lengths = r.integers(1, P + 1, (b, 1))
   valid = jnp.asarray(np.arange(P) >= P - lengths)
-  tokens = jnp.asarray(r.integers(0, 72, (B, P)))
+  tokens = jnp.asarray(r.integers(0, 72, (b, P)))
 
   @jax.jit
   def run(params):
@@ -128,7 +135,7 @@ def rollout(model, params, sampling, *, routes: bool, seed: int = 0, **how):
       key,
       sampling,
       stop,
-      n_samples=G,
+      n_samples=g,
       max_new=C,
       routes=routes,
       **how,
@@ -137,13 +144,13 @@ def rollout(model, params, sampling, *, routes: bool, seed: int = 0, **how):
   out = run(params)
 
   def joined(x, own):
-    return jnp.concatenate([jnp.repeat(x, G, axis=0), own], axis=1)
+    return jnp.concatenate([jnp.repeat(x, g, axis=0), own], axis=1)
 
   rows = Sampled(
     joined(tokens, out.tokens),
     joined(valid, out.sampled),
-    jnp.full(B * G, sampling.temperature),
-    jnp.repeat(jnp.arange(B), G),
+    jnp.full(b * g, sampling.temperature),
+    jnp.repeat(jnp.arange(b), g),
     out.routes,
   )
   return rows, np.asarray(out.logp), np.asarray(out.sampled)
@@ -161,8 +168,8 @@ def trained(model, params, rows, sampling, *, how=None, parts=1, chunk=0):
   return np.asarray(run(params, rows))[:, P:]
 
 
-def case(seed: int) -> tuple[dict, int]:
-  """Runs a random configuration.
+def case(seed: int, cache_dtype: str = 'model') -> tuple[dict, int]:
+  """Runs a random configuration with a cache of the given type.
 
   Returns:
     (settings, number of log-probs that differ).
@@ -178,6 +185,7 @@ def case(seed: int) -> tuple[dict, int]:
     remat=pick('none', 'dots', 'full'),
     decode_layers=pick('unroll', 'scan'),
     scan=pick(True, False),
+    cache_dtype=cache_dtype,
   )
   temperature, top_p = pick((1.0, 1.0), (1.0, 0.9), (0.7, 0.9))
   slots, segments, parts = pick(0, 1), pick(1, 2), pick(1, 2, 8)
@@ -228,5 +236,5 @@ def case(seed: int) -> tuple[dict, int]:
 if __name__ == '__main__':
   os.environ.setdefault('JAX_PLATFORMS', 'cpu')
   for number in range(int(sys.argv[1]), int(sys.argv[2])):
-    settings, n = case(number)
+    settings, n = case(number, *sys.argv[3:])
     print(number, n, settings, flush=True)

@@ -52,7 +52,8 @@ class Model(Record):
   numerics: str = 'fast'
   # Cache of keys and values in sampling: model, bfloat16, int8. With less
   # precision than dtype the sampled distribution differs slightly from the
-  # trained one; losses can correct for it (loss.correction).
+  # trained one; losses can correct for it (loss.correction). With
+  # numerics=exact, training reads the same rounded keys and values.
   cache_dtype: str = 'model'
   # Computation of prompts. whole: with their padding; buckets:N: sampling is
   # compiled for N widths up to data.prompt_len, and the smallest sufficient

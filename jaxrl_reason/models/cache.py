@@ -27,8 +27,7 @@ independently (`rollouts.host_episodes`), a token's column is its index in its
 completion. The write is then a scatter, but R = C columns are enough and there
 are no gaps.
 
-An int8 cache stores round(x / scale) with scale = max |x| / 127 for each (row,
-head, position), with an error of at most scale / 2.
+Keys and values are stored in the format of `parts.stored`.
 """
 
 import functools
@@ -41,6 +40,7 @@ from flax import struct
 
 from jaxrl_reason import sharding
 from jaxrl_reason.models.parts.delta import State
+from jaxrl_reason.models.parts.stored import Stored, store
 from jaxrl_reason.models.stretches import mapped
 
 # A growth step of the cache, in columns. A bfloat16 tile of a TPU has 16 rows;
@@ -51,25 +51,17 @@ FIRST, GROWTH = 512, 4
 
 
 @struct.dataclass
-class Kept:
-  """Keys or values in the storage format of a cache."""
-
-  values: jax.Array  # [rows, head, position, H]
-  scale: jax.Array | None = None  # f32 [rows, head, position], for int8
-
-
-@struct.dataclass
 class Cache:
   """Keys and values, one pair per entry (`stretches`), laid out [row, head,
   position, H], so that a head's keys are contiguous for the products of a
   decode step. An entry of several layers has a leading axis of layers.
   """
 
-  # (keys, values), Kept of [B,K,P,H]; for latent layers one array for both; for
-  # layers of the delta rule a State of B prompts.
+  # (keys, values), Stored of [B,K,P,H]; for latent layers one array for both;
+  # for layers of the delta rule a State of B prompts.
   prompt: tuple
-  # (keys, values), Kept of [S,K,R,H], or a State of S rows. P and R are no more
-  # than a layer's window.
+  # (keys, values), Stored of [S,K,R,H], or a State of S rows. P and R are no
+  # more than a layer's window.
   own: tuple
   prompt_mask: jax.Array  # bool [B,P]
   # Maximum tokens of a row, P + C. Some rotary tables depend on it.
@@ -91,31 +83,19 @@ class Cache:
     """Returns the number of rows S that are generated at a time."""
     return jax.tree.leaves(self.own)[0].shape[-4]
 
-  def keys(self, of: str) -> dict[int, Kept]:
+  def keys(self, of: str) -> dict[int, Stored]:
     """Returns the keys ('prompt' or 'own') of one entry per distinct window."""
     entries = zip(self.windows, getattr(self, of))
     return {w: kv[0] for w, kv in entries if not isinstance(kv, State)}
 
 
-def keep(x: jax.Array, dtype: str) -> Kept:
-  """Converts x [...,H] to the storage of a cache dtype; 'model' keeps x as
-  is.
-  """
-  if dtype != 'int8':
-    return Kept(x if dtype == 'model' else x.astype(dtype))
-  x = x.astype(jnp.float32)
-  scale = jnp.max(jnp.abs(x), axis=-1) / 127
-  unit = jnp.where(scale > 0, scale, 1)[..., None]
-  return Kept(jnp.round(x / unit).astype(jnp.int8), scale)
-
-
-def empty(rows: int, heads: int, columns: int, width: int, dtype) -> Kept:
+def empty(rows: int, heads: int, columns: int, width: int, dtype) -> Stored:
   """Returns zeroed keys or values; dtype: of the stored numbers."""
   values = sharding.rows(jnp.zeros((rows, heads, columns, width), dtype))
   if values.dtype != jnp.int8:
-    return Kept(values)
+    return Stored(values)
   scale = jnp.zeros((rows, heads, columns), jnp.float32)
-  return Kept(values, sharding.rows(scale))
+  return Stored(values, sharding.rows(scale))
 
 
 def within(columns: int, window: int) -> int:
@@ -138,7 +118,7 @@ def with_states(entry: State, new: State, at) -> State:
   return jax.tree.map(lambda all_, x: all_.at[at].set(x), entry, new)
 
 
-def put(buffer: Kept, x: jax.Array, step, dtype: str, at=None) -> Kept:
+def put(buffer: Stored, x: jax.Array, step, dtype: str, at=None) -> Stored:
   """Writes the keys or values of new tokens to a buffer.
 
   Args:
@@ -159,10 +139,10 @@ def put(buffer: Kept, x: jax.Array, step, dtype: str, at=None) -> Kept:
     start = (at, 0, 0, column, 0)[: all_.ndim]
     return jax.lax.dynamic_update_slice(all_, new[None], start)
 
-  return jax.tree.map(write, buffer, keep(x, dtype))
+  return jax.tree.map(write, buffer, store(x, dtype))
 
 
-def _scattered(buffer: Kept, x: jax.Array, columns, dtype: str, at) -> Kept:
+def _scattered(buffer: Stored, x: jax.Array, columns, dtype: str, at) -> Stored:
   """Scatters x [S,O,K,H] to columns [S,O] of its rows; -1: dropped."""
   lead = () if at is None else (at,)
 
@@ -172,7 +152,7 @@ def _scattered(buffer: Kept, x: jax.Array, columns, dtype: str, at) -> Kept:
     to = jnp.where(columns < 0, r, columns)
     return all_.at[*where, to].set(new, mode='drop')
 
-  return jax.tree.map(write, buffer, keep(x, dtype))
+  return jax.tree.map(write, buffer, store(x, dtype))
 
 
 def grow(cache: Cache, n: int) -> Cache:

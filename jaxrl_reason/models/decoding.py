@@ -24,6 +24,7 @@ from jaxrl_reason.models.parts import (
   latent,
   layers,
   moe,
+  stored,
 )
 
 # Path endings of the weights that stay float32.
@@ -228,7 +229,7 @@ def _allocated(c: Config, kept, *, rows: int, columns: int, window: int):
   # Gathered over columns, because a decode step reads all keys of a prompt.
   gathered = (sharding.gathered(x, axis=2) for x in kept)
   seen = (cache_lib.seen_of_prompt(x, window) for x in gathered)
-  prompt = tuple(cache_lib.keep(x, c.cache_dtype) for x in seen)
+  prompt = tuple(stored.store(x, c.cache_dtype) for x in seen)
   width, dtype = cache_lib.within(columns, window), prompt[0].values.dtype
   sizes = [(rows, heads, width, size) for heads, size in c.cached]
   return prompt, tuple(cache_lib.empty(*size, dtype) for size in sizes)

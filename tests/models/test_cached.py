@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_reason.models import cache as cache_lib
-from jaxrl_reason.models.parts import cached
+from jaxrl_reason.models.parts import cached, stored
 
 B, I, K, G, H, P, R, LAYERS = 2, 3, 2, 4, 16, 20, 300, 3
 S = B * I
@@ -21,7 +20,7 @@ def normal(seed, *shape):
 def entry(seed, rows, columns, *, kept=2, dtype='model', layers=LAYERS):
   shape = (layers, rows, K, columns, H)
   return tuple(
-    cache_lib.keep(normal(seed + i, *shape), dtype) for i in range(kept)
+    stored.store(normal(seed + i, *shape), dtype) for i in range(kept)
   )
 
 

@@ -16,7 +16,12 @@ from paths import ROOT
 from small import small_config
 
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models.parts import exact_layers, fixed_point
+from jaxrl_reason.models.parts import (
+  exact_attention,
+  exact_layers,
+  fixed_point,
+  stored,
+)
 
 
 def normal(seed, *shape):
@@ -80,14 +85,14 @@ def test_the_softmax_is_exact_for_many_small_numbers():
   np.testing.assert_allclose(g, jax.nn.softmax(x), rtol=1e-3)
 
 
-def differences(how, **settings):
+def differences(how, parts=1, **settings):
   """Counts the sampled tokens of a llama whose log-probs differ."""
   _, model, params = exact_cases.model_of('llama', **how)
   sampling = Sampling.fixed(0.7, 0, 0.9, 0.0)
   rows, logp, sampled = exact_cases.rollout(
     model, params, sampling, routes=False, **settings
   )
-  own = exact_cases.trained(model, params, rows, sampling)
+  own = exact_cases.trained(model, params, rows, sampling, parts=parts)
   return int((logp != own)[sampled].sum()), int(sampled.sum())
 
 
@@ -97,11 +102,38 @@ def test_the_default_differs_and_exact_does_not():
   for how in {}, {'lora': True, 'base': 'int8'}:
     wrong, n = differences(how)
     assert wrong == 0 and n > 10
+  wrong, n = differences({'numerics': 'fast', 'cache_dtype': 'int8'})
+  assert wrong > n / 2
 
 
-@pytest.mark.parametrize('seed', [0, 3])
-def test_sampled_log_probs_are_the_trainers_bit_by_bit(seed):
-  settings, wrong = exact_cases.case(seed)
+@pytest.mark.parametrize('prompts, samples, parts', [(1, 1, 1), (32, 2, 64)])
+def test_one_row_and_64_rows_have_no_gap(prompts, samples, parts):
+  """The trainer computes 64 sampled rows one by one."""
+  wrong, n = differences({}, parts, shape=(prompts, samples))
+  assert wrong == 0 and n >= prompts * samples
+
+
+def test_training_reads_keys_that_are_rounded_as_in_an_int8_cache():
+  x = normal(4, 2, 3, 5, 7)
+  x = x.at[0, 0, 0].set(0).astype('bfloat16')
+  unit = np.abs(np.asarray(x, np.float32)).max(axis=-1, keepdims=True) / 127
+  unit[unit == 0] = 1
+  want = (np.round(np.asarray(x, np.float32) / unit) * unit).astype('bfloat16')
+  got, pull = jax.vjp(lambda x: stored.straight_through(x, 'int8'), x)
+  np.testing.assert_array_equal(got, want)
+  np.testing.assert_array_equal(pull(x)[0], x)
+  seen = jnp.ones((2, 3, 3), bool)
+  how = dict(scale=0.4, cap=0.0, cache_dtype='int8')
+  out = exact_attention.whole(lambda _: seen, **how)(x, x, x, 0)
+  scores = np.einsum('nqhd,nkhd->nhqk', x.astype('float32'), want) * 0.4
+  p = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+  values = np.einsum('nhqk,nkhd->nqhd', p, want.astype('float32'))
+  np.testing.assert_allclose(out, values, atol=0.02)
+
+
+@pytest.mark.parametrize('seed, cache_dtype', [(0, 'model'), (3, 'int8')])
+def test_sampled_log_probs_are_the_trainers_bit_by_bit(seed, cache_dtype):
+  settings, wrong = exact_cases.case(seed, cache_dtype)
   assert wrong == 0, settings
 
 
@@ -143,7 +175,6 @@ DELTA = dict(
   [
     ({'dtype': 'float32'}, "needs model.dtype='bfloat16', not 'float32'"),
     ({'attention': 'einsum'}, "needs model.attention='auto', not 'einsum'"),
-    ({'cache_dtype': 'int8'}, "cannot read model.cache_dtype='int8'"),
     (DELTA, 'does not support model.delta_layers'),
     ({'norm_centered': True}, 'does not support model.norm_centered'),
   ],

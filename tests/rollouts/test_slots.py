@@ -15,7 +15,7 @@ from jaxrl_reason import sharding
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import blocks, flax_bridge
 from jaxrl_reason.models import cache as cache_lib
-from jaxrl_reason.models.parts import moe
+from jaxrl_reason.models.parts import moe, stored
 from jaxrl_reason.rollouts import sampler
 
 B, G, P, C = 3, 5, 4, 12
@@ -192,7 +192,7 @@ def test_int8_is_off_by_half_a_scale_at_most():
   x = jax.random.normal(jax.random.key(0), (3, 2, 7, 16))
   x = x * 10.0 ** jnp.arange(-3, 4)[:, None]  # a scale for every position
   x = x.at[0, 0, 0].set(0)
-  kept = cache_lib.keep(x, 'int8')
+  kept = stored.store(x, 'int8')
   assert kept.values.dtype == jnp.int8 and kept.scale.shape == (3, 2, 7)
   error = jnp.abs(kept.values * kept.scale[..., None] - x)
   largest = jnp.abs(x).max(axis=-1, keepdims=True)

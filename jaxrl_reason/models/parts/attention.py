@@ -36,6 +36,7 @@ from jaxrl_reason.models.parts import (
   exact_attention,
   layers,
   splash,
+  stored,
 )
 from jaxrl_reason.models.parts.fixed_point import with_gradient_of
 from jaxrl_reason.models.parts.layers import einsum32, soft_cap, softmax
@@ -150,10 +151,10 @@ def _blocked(
 
 
 def _exact(
-  rows: Rows, windows, start: int, *, scale: float, cap: float
+  rows: Rows, windows, start: int, *, scale: float, cap: float, cache_dtype: str
 ) -> Callable:
   """Builds exact attention by blocks of queries, with the gradient of the
-  kernels einsum and blocked.
+  kernels einsum and blocked at keys and values that are rounded as in a cache.
   """
   t, how = rows.segments.shape[1], dict(scale=scale, cap=cap)
   split = sharding.n_context_shards() > 1
@@ -168,11 +169,13 @@ def _exact(
         return _block(windows, rows, which, start + first, upto)
 
       own = q[:, first:end], k[:, :upto], v[:, :upto]
-      out.append(exact_attention.whole(seen, **how)(*own, which, sinks))
+      attend = exact_attention.whole(seen, **how, cache_dtype=cache_dtype)
+      out.append(attend(*own, which, sinks))
     return jnp.concatenate(out, axis=1)
 
   def fast(q, k, v, sinks, rows, which):
     kernel = _einsum if split else _blocked
+    k, v = (stored.straight_through(x, cache_dtype) for x in (k, v))
     return kernel(rows, windows, start, **how)(q, k, v, which, sinks)
 
   f = with_gradient_of(fast, forward)
@@ -334,8 +337,10 @@ def between(
     ordered: bool [T,S], true for keys that do not come after a query.
   """
   seen = _seen(queries, keys, ordered, windows)
-  how = exact_attention.whole if c.numerics == 'exact' else _dense
-  return how(seen, scale=c.score_scale, cap=c.attention_cap)
+  how = dict(scale=c.score_scale, cap=c.attention_cap)
+  if c.numerics == 'exact':
+    return exact_attention.whole(seen, **how, cache_dtype=c.cache_dtype)
+  return _dense(seen, **how)
 
 
 def make(
@@ -351,9 +356,11 @@ def make(
     start: column of the first query.
   """
   name = resolve(c, rows.segments.shape[1])
-  kernel = _exact if name == 'exact' else KERNELS[name]
-  how = dict(scale=c.score_scale)
-  attend = kernel(rows, windows, start, cap=c.attention_cap, **how)
+  how = dict(scale=c.score_scale, cap=c.attention_cap)
+  if name == 'exact':
+    attend = _exact(rows, windows, start, **how, cache_dtype=c.cache_dtype)
+  else:
+    attend = KERNELS[name](rows, windows, start, **how)
   if sharding.n_context_shards() == 1:
     return attend
   gathered = sharding.gathered

@@ -151,7 +151,7 @@ def look(
 
   Args:
     q: [N,K,M,H], scaled.
-    kept: keys and values, or one array for both: `cache.Kept` of [n,N,K,T,H].
+    kept: keys and values, or one array for both: `Stored` of [n,N,K,T,H].
     at: i32 [], index of the layer among n.
     seen: bool [1 or N,1 or M,T].
     cap: soft cap of the scores, 0: none.
@@ -315,9 +315,9 @@ def attend(
   Args:
     q: [S,Q,H], or [S,O,Q,H] for O tokens per row; S = B*I, the I rows of a
       prompt adjacent.
-    prompt: keys, values of the prompts: Kept of [B,K,P,H]; or one array for
+    prompt: keys, values of the prompts: Stored of [B,K,P,H]; or one array for
       both.
-    own: keys, values of the completions so far: Kept of [S,K,R,H].
+    own: keys, values of the completions so far: Stored of [S,K,R,H].
     at: index of the layer if entries have several; None: they have one.
     prompt_mask: bool [B,1 or I*O,P], the prompt tokens that each attends to.
     own_mask: bool [1 or S,O,R], the columns that each attends to.
@@ -350,7 +350,7 @@ def attend(
 
 def exactly(q, prompt, own, at, prompt_mask, own_mask, **how) -> jax.Array:
   """Computes `attend` with one result in every program."""
-  kept = [(x[0].values, x[-1].values) for x in (of(prompt, at), of(own, at))]
+  kept = [(x[0], x[-1]) for x in (of(prompt, at), of(own, at))]
   return exact_attention.cached(q, *kept, prompt_mask, own_mask, **how)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.models.parts import fixed_point, layers
+from jaxrl_reason.models.parts import fixed_point, layers, stored
 from jaxrl_reason.models.parts.exact_layers import soft_cap
 from jaxrl_reason.models.parts.fixed_point import (
   digits,
@@ -20,6 +20,7 @@ from jaxrl_reason.models.parts.fixed_point import (
   to,
   value,
 )
+from jaxrl_reason.models.parts.stored import Stored
 
 
 def _by(b: int, x: jax.Array) -> jax.Array:
@@ -35,6 +36,16 @@ def _apart(r: int, x: jax.Array) -> jax.Array:
   return x.reshape(r, *x.shape[2:])
 
 
+def _digits_of(x: Stored) -> tuple:
+  """Returns the digits of keys or values [B,K,S,H] and their grids [B,K,S,1].
+
+  A number of an int8 cache is one digit, and its scale is the grid.
+  """
+  if x.scale is None:
+    return digits(x.values, -1)
+  return (x.values.astype(jnp.bfloat16),), x.scale[..., None]
+
+
 def attend(
   q: jax.Array,
   parts: list,
@@ -47,8 +58,8 @@ def attend(
 
   Args:
     q: [R,K,M,H], M queries of a row share K heads of keys.
-    parts: (k [B,K,S,H], v [B,K,S,U], seen bool that broadcasts to [R,K,M,S]) of
-      each array; R/B adjacent rows share its keys.
+    parts: (k of [B,K,S,H], v of [B,K,S,U], both Stored; seen bool that
+      broadcasts to [R,K,M,S]) of each array; R/B adjacent rows share its keys.
     sinks: f32 broadcasting to [R,K,M,1], scores without a value.
 
   Returns:
@@ -57,13 +68,13 @@ def attend(
   r, (of_q, q_grid) = len(q), digits(q, -1)
   all_scores, values = [], []
   for k, v, seen in parts:
-    b, (of_k, k_grid) = len(k), digits(k, -1)
+    b, (of_k, k_grid) = len(k.values), _digits_of(k)
     shared = [_by(b, x) for x in of_q]
     s = value(products('bkmh,bksh->bkms', shared, of_k))
     s = _apart(r, s * k_grid.swapaxes(2, 3)) * q_grid
     s = soft_cap(rounded(s * scale), cap)
     all_scores.append(jnp.where(seen, s, layers.MASKED))
-    values.append((b, *digits(v, -1)))
+    values.append((b, *_digits_of(v)))
   top = functools.reduce(
     jnp.maximum, [s.max(axis=-1, keepdims=True) for s in all_scores]
   )
@@ -86,7 +97,7 @@ def _averaged(p: list, values: list) -> jax.Array:
   """
   r = len(p[0])
   weights = [
-    x * jnp.repeat(grid.swapaxes(2, 3), r // b, axis=0)
+    rounded(x * jnp.repeat(grid.swapaxes(2, 3), r // b, axis=0))
     for x, (b, _, grid) in zip(p, values)
   ]
   of_all, grid = digits(jnp.concatenate(weights, axis=-1), -1, 3)
@@ -107,12 +118,15 @@ def heads_first(q: jax.Array, kv: int) -> jax.Array:
   return q.reshape(n, kv, -1, width)
 
 
-def whole(seen: Callable, *, scale: float, cap: float) -> Callable:
+def whole(
+  seen: Callable, *, scale: float, cap: float, cache_dtype: str
+) -> Callable:
   """Builds attention of whole rows: (q [N,t,Q,H], k, v [N,S,K,H], which,
   sinks [Q] or None) -> [N,t,Q,H].
 
   Args:
     seen: which -> bool [N,t,S], the keys that each query attends to.
+    cache_dtype: of decoding; keys and values are rounded as its cache does.
   """
 
   def of_rows(q, k, v, which, sinks=None):
@@ -122,9 +136,9 @@ def whole(seen: Callable, *, scale: float, cap: float) -> Callable:
     if sinks is not None:
       sinks = jnp.repeat(sinks.astype(jnp.float32).reshape(kv, -1), t, axis=1)
       sinks = sinks[..., None]
-    parts = [(k.swapaxes(1, 2), v.swapaxes(1, 2), mask)]
+    k, v = (stored.store(x.swapaxes(1, 2), cache_dtype) for x in (k, v))
     q = heads_first(q, kv)
-    out = attend(q, parts, scale=scale, cap=cap, sinks=sinks)
+    out = attend(q, [(k, v, mask)], scale=scale, cap=cap, sinks=sinks)
     return out.reshape(n, heads, t, -1).swapaxes(1, 2)
 
   return of_rows
@@ -145,10 +159,11 @@ def cached(
 
   Args:
     q: [S,Q,H] or [S,O,Q,H].
-    prompt: keys, values [B,K,P,H]; own: of completions [S,K,R,H].
+    prompt: keys, values, Stored of [B,K,P,H]; own: of completions, Stored of
+      [S,K,R,H].
     prompt_mask, own_mask: see `cached.attend`.
   """
-  shape, (b, kv) = q.shape, prompt[0].shape[:2]
+  shape, (b, kv) = q.shape, prompt[0].values.shape[:2]
   s, group = shape[0], shape[-2] // kv
   q = heads_first(q.reshape(s, -1, *shape[-2:]), kv)
   n = q.shape[2] // group  # tokens per row

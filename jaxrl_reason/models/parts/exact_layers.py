@@ -335,11 +335,6 @@ def check(c: Any) -> None:
         f"model.numerics='exact' needs model.{name}={needs!r}, not "
         f'{getattr(c, name)!r}'
       )
-  if c.cache_dtype == 'int8':
-    raise ValueError(
-      "model.numerics='exact' cannot read model.cache_dtype='int8', because "
-      'training computes keys and values of more precision: choose model'
-    )
   if c.delta_layers or c.out_gate:
     raise ValueError(
       "model.numerics='exact' does not support model.delta_layers or "
