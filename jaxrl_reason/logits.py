@@ -111,12 +111,24 @@ class Sampling:
     filters, penalties: None: the program has none.
     bias: f32 [n], added to the logits of the first n tokens, before penalties
       (`logit_bias` of OpenAI's API and vLLM); None: the program has none.
+    by_problem: f32 [M], temperatures of problems by their numbers, which
+      replace `temperature` in `of_problems`; None: one temperature for all.
   """
 
   temperature: jax.Array
   filters: Filters | None = None
   penalties: Penalties | None = None
   bias: jax.Array | None = None
+  by_problem: jax.Array | None = None
+
+  def of_problems(self, ids: jax.Array, n_samples: int) -> 'Sampling':
+    """Returns the settings of the rows [N] of problems with numbers [B], G =
+    n_samples rows each.
+    """
+    if self.by_problem is None:
+      return self
+    rows = jnp.repeat(self.by_problem[ids], n_samples)
+    return self.replace(temperature=rows, by_problem=None)
 
   @classmethod
   def make(cls, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> 'Sampling':

@@ -212,16 +212,27 @@ class RewardWeights(Record):
 
 @dataclasses.dataclass(frozen=True)
 class TemperatureControl(Record):
-  """Control of the sampling temperature towards a target entropy.
+  """Control of the sampling temperature: towards a target entropy, and by the
+  last outcomes of each problem (ERPO, https://arxiv.org/abs/2511.04800).
 
   The initial value is rl.temperature. `run/rl/temperature_control.py` has the
-  rule.
+  rules.
   """
 
-  read_with = {'*': 'entropy'}
+  read_with = {
+    'rate low': 'entropy',
+    'residual_of': 'residual',
+    'high': 'entropy residual',
+  }
 
   entropy: Amount = 0.0  # target entropy, nats per token, about 0.3; 0: off
   rate: Positive = 0.1  # change of log temperature per step, at entropy 0
+  # Number added to the temperature of a problem each time that its samples of a
+  # step leave no gradient, and subtracted each time that they differ; 0: off.
+  residual: Amount = 0.0
+  # Problems whose temperature rises. solved: all samples are correct; failed:
+  # all are wrong; both.
+  residual_of: str = 'solved'
   low: Positive = 0.3  # smallest temperature
   high: Positive = 2.0  # largest temperature
 

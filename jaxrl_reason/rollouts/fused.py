@@ -87,6 +87,7 @@ def complete(
   noise = key_of(root, step, 'sampling')
   how = {name: getattr(gen, name) for name in OF_SAMPLER}
   how['version'] = step if version is None else version
+  sampling = sampling.of_problems(prompts.prompt_id, gen.n_samples)
   given = prompts.tokens, prompts.valid, noise, sampling, stop
   if gen.turns is not None:
     return _episodes(gen, params, prompts, given[2:], row_ids, how)
@@ -133,7 +134,8 @@ def greedy(
 ) -> Rollout:
   """Generates the greedy completion of each prompt, the baseline of ReMax."""
   one = dataclasses.replace(gen, n_samples=1, demos=0)
-  settings = sampling.replace(temperature=jnp.float32(0), filters=None)
+  zero = jnp.float32(0)
+  settings = sampling.replace(temperature=zero, filters=None, by_problem=None)
   return complete(one, params, prompts, root, step, settings, stop)
 
 

@@ -32,11 +32,12 @@ def small_tiles(monkeypatch):
   monkeypatch.setattr(cache_lib, 'GROWTH', 2)
 
 
-def run(model, params, temperature=1.0, **static):
+def compiled(model, **static):
+  """Returns a compiled function (params, temperature [] or [N]) -> Rollout."""
   tokens = jax.random.randint(jax.random.key(0), (B, P), 2, 16)
   valid = jnp.asarray(VALID)
 
-  def f(params):
+  def f(params, temperature):
     return sampler.generate(
       model,
       params,
@@ -51,7 +52,11 @@ def run(model, params, temperature=1.0, **static):
       **static,
     )
 
-  return jax.jit(f)(params)
+  return jax.jit(f)
+
+
+def run(model, params, temperature=1.0, **static):
+  return compiled(model, **static)(params, jnp.float32(temperature))
 
 
 def assert_same(got, want):
@@ -77,6 +82,25 @@ def test_slots_and_segments_change_no_sample(shape, static):
   assert np.any(want.length == 1) and np.any(want.truncated)
   for changes in static:
     assert_same(run(model, params, temperature, **changes), want)
+
+
+@pytest.mark.parametrize('slots', [0, 2])
+def test_a_row_reads_only_its_own_temperature(tiny, slots):
+  _, model, params = tiny
+  f = compiled(model, slots=slots)
+  warm = np.arange(B * G) % 3 == 1
+  cool, both, hot = (
+    f(params, jnp.where(warm, *t)) for t in ((0.4, 0.4), (2.5, 0.4), (2.5, 2.5))
+  )
+  # One temperature equals a vector of it, bit for bit.
+  one = f(params, jnp.float32(0.4))
+  jax.tree.map(np.testing.assert_array_equal, one, cool)
+  for name in ('tokens', 'length', 'logp'):
+    x, y, z = (np.asarray(getattr(o, name)) for o in (cool, both, hot))
+    # With few slots, a row's keys may be in other columns: sums may round.
+    np.testing.assert_allclose(y[~warm], x[~warm], atol=1e-5)
+    np.testing.assert_allclose(y[warm], z[warm], atol=1e-5)
+    assert np.any(x[warm] != z[warm])
 
 
 def test_slots_are_few_and_the_cache_grows(tiny):

@@ -218,6 +218,10 @@ EXAMPLES = [
   (POOL | {'rl.archive': 2}, 'rl.archive=2 and data.controller.refresh=10'),
   (POOL | {'rl.shaping.historical': 0.1}, 'rl.shaping.historical=0.1 and'),
   (
+    POOL | {'rl.temperature_control.residual': 0.1},
+    'rl.temperature_control.residual=0.1 and',
+  ),
+  (
     POOL | REPLAY | {'rl.replay.by': 'failing'},
     "rl.replay.by='failing' and data.con",
   ),
@@ -381,6 +385,10 @@ EXAMPLES = [
     FLIGHT | {'rl.temperature_control.entropy': 0.5},
     'rl.temperature_control.entropy=0.5 and rl.in_flight.batches=3',
   ),
+  (
+    FLIGHT | {'rl.temperature_control.residual': 0.5},
+    'rl.temperature_control.residual=0.5 and rl.in_flight.batches=3',
+  ),
   (FLIGHT | PENALTY, 'rl.repetition_penalty=1.2 and rl.in_flight.batches=3'),
   (
     FLIGHT | {'rl.presence_penalty': 0.2, 'rl.logprob_chunk': 8},
@@ -482,6 +490,21 @@ EXAMPLES = [
   (
     {'rl.temperature_control.entropy': 0.3, 'rl.temperature': 3.0},
     'rl.temperature=3.0 is not within rl.temperature_control.low=0.3',
+  ),
+  (
+    {
+      'rl.temperature_control.residual': 0.1,
+      'rl.temperature_control.residual_of': 'wrong',
+    },
+    "rl.temperature_control.residual_of='wrong': choose",
+  ),
+  (
+    {
+      'rl.temperature_control.residual': 0.1,
+      'rl.samples': 1,
+      'rl.loss.advantage': 'reinforce',
+    },
+    'residual=0.1 and rl.samples=1',
   ),
   (
     DEMOS | {'rl.padding': 'shared:1', 'rl.replay_routes': True},

@@ -79,6 +79,7 @@ def refresh_rules(c: RL, controller: Controller) -> rules.Rows:
       rl__in_flight__batches=c.in_flight.batches,
       rl__archive=c.archive,
       rl__shaping__historical=c.shaping.historical,
+      rl__temperature_control__residual=c.temperature_control.residual,
       rl__replay__by=c.replay.by if c.replay.by == 'failing' else '',
       rl__replay__mix=c.replay.mix if c.replay.mix == 'rows' else '',
     ),

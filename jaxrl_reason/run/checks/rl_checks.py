@@ -6,6 +6,7 @@ from jaxrl_reason.rollouts import rescue
 from jaxrl_reason.run.checks import teacher_checks
 from jaxrl_reason.run.rl import chunk_settings as chunks
 from jaxrl_reason.run.rl import turn_settings as turns
+from jaxrl_reason.run.rl.temperature_control import RESIDUAL
 from jaxrl_reason.update import packing
 from jaxrl_reason.update.learner import OLD_LOGP, REFERENCE
 
@@ -172,6 +173,7 @@ def flight_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
       rl__turns__env=c.turns.env,
       rl__chunks__tokens=chunked and c.chunks.tokens,
       rl__temperature_control__entropy=c.temperature_control.entropy,
+      rl__temperature_control__residual=c.temperature_control.residual,
       rl__repetition_penalty=c.repetition_penalty != 1 and c.repetition_penalty,
       rl__presence_penalty=c.presence_penalty,
       rl__frequency_penalty=c.frequency_penalty,
@@ -317,9 +319,16 @@ def temperature_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
       'of the sampled tokens; set it to 0',
     ),
     (
-      t.entropy and not t.low <= c.temperature <= t.high,
+      (t.entropy and c.temperature < t.low)
+      or ((t.entropy or t.residual) and c.temperature > t.high),
       f'rl.temperature={c.temperature} is not within {key}.low={t.low} and '
       f'{key}.high={t.high}',
+    ),
+    rules.choice(f'{key}.residual_of', t.residual_of, RESIDUAL),
+    (
+      t.residual and c.samples == 1,
+      f'{key}.residual={t.residual} and rl.samples=1: one sample of a problem '
+      'never differs from others; set rl.samples to 2 or more',
     ),
   )
 

@@ -42,7 +42,7 @@ def make(
     progress.Progress(c.hints.room > 0) if _keeps_progress(c) else None,
     problem_pool.statistics(d, facts),
     _refresh(c, trainable, tx),
-    _temperature_control(c),
+    _temperature_control(c, n),
   )
   return Chain(tuple(part for part in parts if part is not None))
 
@@ -126,8 +126,9 @@ def _refresh(c: RL, trainable: str, tx) -> refresh.Refresh | None:
   return part if part.is_on else None
 
 
-def _temperature_control(c: RL) -> TemperatureControl | None:
+def _temperature_control(c: RL, n_problems: int) -> TemperatureControl | None:
   settings = c.temperature_control.to_dict()
-  if not settings['entropy']:
-    return None
-  return TemperatureControl(**settings, first=c.temperature)
+  part = TemperatureControl(
+    **settings, first=c.temperature, n_problems=n_problems
+  )
+  return part if part.is_on else None

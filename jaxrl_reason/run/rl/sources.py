@@ -57,6 +57,7 @@ def check(rl: RL, data: Data, problems: Problems) -> None:
   again = {
     'rl.shaping.historical': rl.shaping.historical,
     'rl.archive': rl.archive,
+    'rl.temperature_control.residual': rl.temperature_control.residual,
   }
   for key, value in again.items():
     if value and never:
@@ -200,6 +201,7 @@ def host_source(
   def play(params, prompts, examples, root, step, sampling, stop, ids, version):
     noise = fused.key_of(root, step, 'sampling')
     asked = prompts.tokens, prompts.valid, examples
+    sampling = sampling.of_problems(prompts.prompt_id, c.samples)
     return player(params, *asked, noise, sampling, stop, ids, version)
 
   return HostSource(
