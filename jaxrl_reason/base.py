@@ -163,6 +163,7 @@ class Model:
     sampled_routes: returns the experts used, int: by the prompts' tokens
       [B,P,L,k], and by the tokens decoded last [S,L,k].
     hidden_shared: None if the model cannot share the computation of prompts.
+    hidden_after: (params, tokens, valid, layer) -> [N,T,D]; None: no layers.
     adapters_off: removes the adapters from weights; the other functions accept
       the result. None for a model without adapters.
   """
@@ -181,6 +182,7 @@ class Model:
   renew: Callable[[Cache, Cache, jax.Array], Cache] | None = None
   hidden_routed: RoutedHiddenFn | None = None
   hidden_shared: SharedHiddenFn | None = None
+  hidden_after: Callable[..., jax.Array] | None = None
   sampled_routes: Callable[[Cache], tuple[jax.Array, jax.Array]] | None = None
   adapters_off: Callable[[Params], Params] | None = None
   sums: Any = None  # `logits.Sums` over the vocabulary; None: the default
@@ -238,8 +240,7 @@ class Rollout:
   policy_logp: jax.Array | None = None  # f32 [N,C], untempered, unfiltered
   entropy: jax.Array | None = None  # f32 [N,C], nats, untempered, unfiltered
   is_demo: jax.Array | None = None  # bool [N], a reference solution
-  # int8 or 16 [N,T,L,k], experts each token used (`models.moe.UNKNOWN`).
-  routes: jax.Array | None = None
+  routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts used
   views: dict[str, jax.Array] | None = None  # arrays that rewards read
   episode: 'Episode | None' = None  # rewards and events of an environment
 
@@ -265,8 +266,7 @@ class Reward:
   total: jax.Array  # f32 [N]
   parts: jax.Array  # f32 [N,R], in the order of the config's rewards
   valid: jax.Array  # bool [N]; false: the verifier failed, not the answer
-  # i32 [N], equal for equal final answers; -1: there is none.
-  answer_id: jax.Array | None = None
+  answer_id: jax.Array | None = None  # i32 [N], by the final answer; -1: none
 
 
 @struct.dataclass

@@ -60,6 +60,12 @@ def rows_of(prompts: Prompts, rollout: Rollout) -> Rows:
   return Rows(tokens, valid, rollout.temperature, routes)
 
 
+def sampled_of(rows: Rows, rollout: Rollout) -> jax.Array:
+  """Marks the sampled tokens of rows that `rows_of` joined, bool [N,T]."""
+  columns = rows.tokens.shape[1] - rollout.sampled.shape[1]
+  return jnp.pad(rollout.sampled, ((0, 0), (columns, 0)))
+
+
 def make_batch(found: Trajectories) -> Batch:
   """Assembles rows [N,T] of B prompts and their N = B*G completions."""
   prompts, rollout, reward = found.prompts, found.rollout, found.reward

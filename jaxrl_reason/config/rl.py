@@ -15,6 +15,7 @@ from jaxrl_reason.config.rl_sections import (
   Hints,
   InFlight,
   Loss,
+  Probe,
   Reference,
   Replay,
   RewardWeights,
@@ -22,6 +23,7 @@ from jaxrl_reason.config.rl_sections import (
   Teacher,
   TemperatureControl,
   Turns,
+  Views,
 )
 from jaxrl_reason.config.training import (
   Optimizer,
@@ -74,6 +76,8 @@ class RL(Training):
   # (`rollouts/archive.py`); 0: none.
   archive: CountOrNone = 0
   extra: Extra = Extra()
+  views: Views = Views()
+  probe: Probe = Probe()
   # Your own parts of a step: name -> dict(part='file.py:Class', kwargs={...}),
   # where Class is a `jaxrl_reason.parts.Part` (docs/extending.md).
   step_parts: dict = mapping()

@@ -1,6 +1,7 @@
 """Defines the inner sections of the rl stage."""
 
 import dataclasses
+from typing import Annotated
 
 from jaxrl_reason import losses
 from jaxrl_reason.config.record import (
@@ -16,6 +17,7 @@ from jaxrl_reason.ranges import (
   CountOrNone,
   Memory,
   Positive,
+  Range,
   Share,
 )
 
@@ -208,6 +210,37 @@ class RewardWeights(Record):
   # A stage of kind reward_model that is before this one, or WORKDIR[@step] of
   # another run with such a stage and the policy's tokenizer. '': none.
   weights: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Hidden(Record):
+  """The hidden state of a completion (docs/hidden_states.md)."""
+
+  # Number of the layer from 0; negative numbers count from the end.
+  layer: Annotated[int, Range(-4096, 4095)] = -1
+  # last: the last token; mean: the mean over the sampled tokens; prompt_last:
+  # the token before the first sampled one.
+  token: str = 'last'
+
+
+@dataclasses.dataclass(frozen=True)
+class Views(Record):
+  """Arrays of a rollout that rewards and parts of a step read."""
+
+  hidden: Hidden = Hidden()
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe(Record):
+  """A logistic regression of correctness on rl.views.hidden
+  (`rollouts/probe.py`).
+  """
+
+  read_with = {'*': 'rate'}
+
+  rate: Amount = 0.0  # learning rate, about 4; 0: there is no probe
+  updates: Count = 16  # gradient steps of the probe in a step
+  decay: Amount = 1e-3  # penalty of half the squared length of its weights
 
 
 @dataclasses.dataclass(frozen=True)

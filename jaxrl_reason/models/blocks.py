@@ -187,8 +187,8 @@ def _of_layer(c: Config, positions, max_tokens: int):
   return windows, *mixed_layers.differing(c, tables, windows)
 
 
-def _scan(c: Config, body: Callable, x: jax.Array, xs: dict):
-  """Runs body(x, a layer's slice of xs) -> (x, y) over the layers.
+def _scan(c: Config, body: Callable, x: jax.Array, xs: dict, n_layers: int):
+  """Runs body(x, a layer's slice of xs) -> (x, y) over the first layers.
 
   Args:
     xs: by stack, trees of arrays [layers of the stack,...].
@@ -196,10 +196,11 @@ def _scan(c: Config, body: Callable, x: jax.Array, xs: dict):
   Returns:
     (x, the layers' y, stacked, by stack).
   """
-  if all(n == 1 for n, _ in c.periods):
-    return _runs(c, body, x, xs, c.runs)
+  periods = c.periods_of(n_layers)
+  if all(n == 1 for n, _ in periods):
+    return _runs(c, body, x, xs, c.runs_of(n_layers))
   out = {name: [] for name in c.stacks}
-  for n, runs in c.periods:
+  for n, runs in periods:
     if n == 1:
       x, ys = _runs(c, body, x, xs, runs)
     else:
@@ -258,6 +259,7 @@ def through(
   memory: Any = None,
   routes: jax.Array | None = None,
   weights: jax.Array | None = None,
+  layers_run: int | None = None,
 ):
   """Runs all layers over embeddings x [N,T,D], of tokens (`embed`) or of other
   inputs (soft prompts, images).
@@ -271,6 +273,7 @@ def through(
     memory: by stack of layers, arrays [layers of the stack,...]; or None.
     routes: int [L,N,T,k] of the layers with experts to replay, or None.
     weights: [N,T], weight of each token in the experts' load; None: 1.
+    layers_run: number of first layers to run; None: all, and the final norm.
 
   Returns:
     (hidden [N,T,D], (kept, used)): kept by stack, [layers of the stack,...];
@@ -310,7 +313,9 @@ def through(
     name: (params[name], flags[name], memory.get(name), routed.get(name))
     for name in c.stacks
   }
-  x, aux = _scan(c, body, sharding.tokens(x), xs)
+  x, aux = _scan(c, body, sharding.tokens(x), xs, layers_run or c.layers)
+  if layers_run is not None:
+    return x, (None, None)
   kept = {name: kept for name, (kept, _) in aux.items()}
   used = mixed_layers.in_order(c, aux) if c.experts else None
   return norm(x, params, 'final_norm', c), (kept, used)
@@ -324,6 +329,7 @@ def forward(
   max_tokens: int,
   keep: bool,
   routes=None,
+  layers_run: int | None = None,
 ):
   """Runs `through` on whole rows of tokens [N,T], with the kernel of
   `c.attention`.
@@ -349,7 +355,8 @@ def forward(
     return attend
 
   x = embed(params, c, tokens)
-  return through(params, c, x, rows, max_tokens, attention_of, routes=routes)
+  own = dict(routes=routes, layers_run=layers_run)
+  return through(params, c, x, rows, max_tokens, attention_of, **own)
 
 
 def hidden(c: Config, params: Any, tokens, valid):
@@ -361,6 +368,15 @@ def hidden(c: Config, params: Any, tokens, valid):
   is computed independently.
   """
   return forward(params, c, tokens, valid, tokens.shape[1], False)[0]
+
+
+def hidden_after(c: Config, params: Any, tokens, valid, layer: int):
+  """Computes the states [N,T,D] after layer `layer` (static, from 0, or below 0
+  from the end), before any norm. Later layers are not computed, and routers
+  choose the experts.
+  """
+  own = tokens.shape[1], False, None, layer % c.layers + 1
+  return forward(params, c, tokens, valid, *own)[0]
 
 
 def hidden_routed(c: Config, params: Any, tokens, valid, routes=None):

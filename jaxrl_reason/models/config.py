@@ -14,6 +14,7 @@ from jaxrl_reason.models.parts.rope import Rope
 from jaxrl_reason.models.shape_checks import NUMERICS, PREFILL
 
 LAYERS, DENSE, DELTA = 'layers', 'dense_layers', 'delta_layers'  # stacks
+Runs = tuple[tuple[str, slice], ...]  # (stack, slice of its layers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,26 +203,26 @@ class Config:
     names = [name for name in self.stacks if name != DENSE]
     return tuple(names) if self.experts else ()
 
-  @functools.cached_property
-  def runs(self) -> tuple[tuple[str, slice], ...]:
+  def runs_of(self, n: int) -> Runs:
     """Returns (stack, slice of it) of each run of adjacent layers of one stack,
-    in the order of layers.
+    among the first n layers and in their order.
     """
-    groups = itertools.groupby(self.stack_of_layer, operator.itemgetter(0))
+    first = self.stack_of_layer[:n]
+    groups = itertools.groupby(first, operator.itemgetter(0))
     runs = [(name, [i for _, i in layers]) for name, layers in groups]
     return tuple((name, slice(at[0], at[-1] + 1)) for name, at in runs)
 
-  @functools.cached_property
-  def periods(self) -> tuple[tuple[int, tuple[tuple[str, slice], ...]], ...]:
-    """Returns the runs with repetitions merged: (repetitions, the runs of the
-    first one), in the order of layers.
+  def periods_of(self, n: int) -> tuple[tuple[int, Runs], ...]:
+    """Returns the runs of the first n layers with repetitions merged:
+    (repetitions, the runs of the first one), in the order of layers.
     """
-    sizes = [(name, at.stop - at.start) for name, at in self.runs]
+    runs = self.runs_of(n)
+    sizes = [(name, at.stop - at.start) for name, at in runs]
     out, i = [], 0
     while i < len(sizes):
-      n, long = repeated(sizes[i:])
-      out.append((n, self.runs[i : i + long]))
-      i += n * long
+      times, long = repeated(sizes[i:])
+      out.append((times, runs[i : i + long]))
+      i += times * long
     return tuple(out)
 
 

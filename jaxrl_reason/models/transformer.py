@@ -28,6 +28,7 @@ def build(c: Config) -> Model:
     flops_per_token=functools.partial(flops_per_token, c),
     hidden_routed=routed if c.experts else None,
     hidden_shared=functools.partial(shared.hidden, c),
+    hidden_after=functools.partial(blocks.hidden_after, c),
     grow=cache_lib.grow,
     renew=cache_lib.renew,
     gapped=cache_lib.gapped,

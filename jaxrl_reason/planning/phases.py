@@ -296,7 +296,8 @@ def _fused(parts: Prepared) -> Phase:
   k, costs = c.steps_per_dispatch, _Costs(parts)
   scored, passes = _passes(learner)
   names = device.reads(c.rewards, parts.problems.kernel)
-  scored += views.passes(names, c.samples)
+  share = (c.views.hidden.layer % parts.shape.layers + 1) / parts.shape.layers
+  scored += views.passes(names, c.samples, share) + share * bool(c.probe.rate)
   one = costs.forward(costs.rows, costs.new)
   state = state_of(layout)
   chooser = problem_pool.chooser(d)

@@ -6,6 +6,7 @@ reference, direct           f32 [N,A], of the policy, of the reference answer;
 group                       i32 [N], equal for the samples of a prompt
 uniform                     f32 [N], noise by (key, row)
 reward_model                f32 [N], the output of a reward model
+hidden                      f32 [B,G,D], see `hidden_states`; by prompt
 mask                        bool [N,C], tokens sampled; always present
 """
 
@@ -24,9 +25,10 @@ from jaxrl_reason import trees
 from jaxrl_reason.base import Model, Prompts, Rollout
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.rewards.kernels import likelihood, reference, token_bytes
+from jaxrl_reason.rollouts.hidden_states import HiddenStates
 from jaxrl_reason.verifiers.tasks import problem
 
-REWARD = 'reward_model'
+REWARD, HIDDEN = 'reward_model', 'hidden'
 
 
 def entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -51,14 +53,17 @@ TOKEN_VIEWS = {
 }
 
 
-def passes(names: Collection[str], n_samples: int) -> float:
+def passes(
+  names: Collection[str], n_samples: int, hidden: float = 1.0
+) -> float:
   """Counts the forward passes over a step's rows that views take.
 
   Args:
-    names: of the views; n_samples: G, the rows of a prompt.
+    names: of the views; n_samples: G, the rows of a prompt; hidden: share of
+      the layers up to the one whose states are read.
   """
-  of_tokens = bool(TOKEN_VIEWS.keys() & set(names))
-  return of_tokens + ('reference' in names) + ('direct' in names) / n_samples
+  whole = bool(TOKEN_VIEWS.keys() & set(names)) + ('reference' in names)
+  return whole + ('direct' in names) / n_samples + hidden * (HIDDEN in names)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,6 +84,7 @@ class Views:
       answer find the marker.
     reward: function of (weights of the reward model, policy's weights, rows)
       to rewards [N]; None: there is no reward model.
+    hidden: computes hidden states; None: no reward reads them.
   """
 
   model: Model
@@ -88,6 +94,7 @@ class Views:
   parts: int = 1
   table: np.ndarray | None = None
   reward: Callable | None = None
+  hidden: HiddenStates | None = None
 
   def __call__(
     self,
@@ -106,6 +113,11 @@ class Views:
     if REWARD in self.names:
       score = functools.partial(self.reward, control[REWARD], params)
       out[REWARD] = self._by_parts(score, prompts, rollout)
+    if HIDDEN in self.names:
+      rows = batch_lib.rows_of(prompts, rollout)
+      states = self.hidden(params, rows, batch_lib.sampled_of(rows, rollout))
+      b, d = prompts.tokens.shape[0], states.shape[1]
+      out[HIDDEN] = states.reshape(b, n // b, d)
     if set(TOKEN_VIEWS) & set(self.names):
       out |= self._of_tokens(params, prompts, rollout, self.names)
     if reference.VIEWS & set(self.names):

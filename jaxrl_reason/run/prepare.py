@@ -26,6 +26,7 @@ from jaxrl_reason.models import adapters, families, remat, transformer
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.checks import config_checks, model_memory
+from jaxrl_reason.run.rl import hidden_settings
 from jaxrl_reason.run.rl import python_tools as hosted
 
 
@@ -139,6 +140,7 @@ def assemble(
     sections = {kind: c.training(kind) for kind in c.stages}
     routes = c.rl.replay_routes
     rules.refuse(config_checks.expert_rules, sections, routes, shape.experts)
+    rules.refuse(hidden_settings.layer_rules, c.rl, shape.layers)
     for kind, own in sections.items():
       rules.refuse(config_checks.position_rules, kind, own, shape)
   model = adapters.attach(

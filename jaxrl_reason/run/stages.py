@@ -34,14 +34,20 @@ from jaxrl_reason.rollouts import rounds
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.host import VerifierWait
 from jaxrl_reason.rollouts.in_flight import InFlightSource
-from jaxrl_reason.rollouts.views import Views
+from jaxrl_reason.rollouts.views import HIDDEN, Views
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run import states, supervised_data
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.process import goodput
 from jaxrl_reason.run.records import journal
 from jaxrl_reason.run.rl import chunk_settings as chunks
-from jaxrl_reason.run.rl import control_state, problem_pool, programs, sources
+from jaxrl_reason.run.rl import (
+  control_state,
+  hidden_settings,
+  problem_pool,
+  programs,
+  sources,
+)
 from jaxrl_reason.run.rl import turn_settings as run_turns
 from jaxrl_reason.run.rl.host_step import HostStep
 from jaxrl_reason.run.rl.invalid_rewards import InvalidRewards
@@ -264,6 +270,9 @@ def fused_source(
     views = Views(
       learn.model, names, learn.start, learn.logprob_chunk, parts, table, reward
     )
+    if HIDDEN in names:
+      states = hidden_settings.states(rl, learn.model)
+      views = dataclasses.replace(views, hidden=states)
   kinds = sources.kinds_of_rounds(rl)
   greedy = 'greedy_reward' in learn.needs
   demos = any(kind.reads_demos for kind in kinds)

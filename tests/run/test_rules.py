@@ -31,6 +31,7 @@ UNDER = OPD | {
   'rl.teacher.prompt': '{solution} {prompt}',
   'rl.teacher.prompt_len': 40,
 }
+NOVELTY = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.1)}
 LASER = {'rl.shaping.laser': 0.1, 'rl.shaping.laser_lengths': (4, 8)}
 
 
@@ -85,6 +86,23 @@ EXAMPLES = [
   (
     PREFERRED | {'rl.turns.env': 'calculator'},
     "rl.turns.env='calculator' and rl.rewards.preferred cannot be combined",
+  ),
+  ({'rl.views.hidden.token': 'first'}, "rl.views.hidden.token='first': choose"),
+  (
+    {'rl.views.hidden.layer': 1},
+    'rl.views.hidden.layer=1: nothing reads hidden states; set it to -1',
+  ),
+  (
+    NOVELTY | {'rl.views.hidden.token': 'prompt_last'},
+    "token='prompt_last': rl.rewards.far compares .* are then equal",
+  ),
+  (
+    NOVELTY | {'rl.samples': 1, 'rl.algorithm': 'reinforce_pp'},
+    'rl.samples=1: rl.rewards.far compares the samples',
+  ),
+  (
+    {'rl.probe.rate': 1.0, 'rl.chunks.tokens': 4, 'rl.chunks.carry': 2},
+    'rl.chunks.tokens=4 and rl.probe.rate cannot be combined',
   ),
   ({'data.name': 'hf:a/b'}, 'write data.name=files and data.dir=hf:a/b'),
   (TOP_K | {'rl.epochs': 1}, 'make one update: they are equal'),

@@ -84,6 +84,7 @@ def attach(
     prefill=bind(base.prefill),
     hidden_routed=bind(base.hidden_routed),
     hidden_shared=bind(base.hidden_shared),
+    hidden_after=bind(base.hidden_after),
     decode_params=decode_params,
     adapters_off=adapters_off if lora or steering else None,
   )

@@ -5,6 +5,7 @@ from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.rollouts import rescue
 from jaxrl_reason.run.checks import teacher_checks
 from jaxrl_reason.run.rl import chunk_settings as chunks
+from jaxrl_reason.run.rl import hidden_settings
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.run.rl.temperature_control import RESIDUAL
 from jaxrl_reason.update import packing
@@ -36,6 +37,7 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
     rules.refuse(padding_rules, c, d, needs)
   turns.check(c, d, needs)
   chunks.check(c, d, needs)
+  rules.refuse(hidden_settings.hidden_rules, c, d)
   rules.refuse(flight_rules, c, d, needs)
   rules.refuse(path_rules, c, d.completion_len)
 

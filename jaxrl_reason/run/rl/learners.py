@@ -100,7 +100,7 @@ def learner(
     part_names=run_turns.part_names(c),
     waits=c.waiting > 0,
     chain=part_chain.make(
-      c, d, config.rollouts, config.trained_paths, tx, facts
+      c, d, config.rollouts, config.trained_paths, tx, facts, model
     ),
     **common,
   )

@@ -7,12 +7,24 @@ remain. `rl.step_parts` adds user parts after the shaped rewards.
 
 from collections.abc import Mapping
 
+from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Data
 from jaxrl_reason.config.run import Rollouts
 from jaxrl_reason.parts import Chain, Part
-from jaxrl_reason.rollouts import archive, filters, progress, reward_shaping
+from jaxrl_reason.rollouts import (
+  archive,
+  filters,
+  probe,
+  progress,
+  reward_shaping,
+)
 from jaxrl_reason.rollouts.role_baseline import RoleBaseline
-from jaxrl_reason.run.rl import problem_pool, reward_functions, turn_settings
+from jaxrl_reason.run.rl import (
+  hidden_settings,
+  problem_pool,
+  reward_functions,
+  turn_settings,
+)
 from jaxrl_reason.run.rl.problem_pool import Facts
 from jaxrl_reason.run.rl.temperature_control import TemperatureControl
 from jaxrl_reason.update import refresh
@@ -21,7 +33,7 @@ from jaxrl_reason.verifiers import resolve
 
 
 def make(
-  c: RL, d: Data, kept: Rollouts, trainable: str, tx, facts: Facts
+  c: RL, d: Data, kept: Rollouts, trainable: str, tx, facts: Facts, model: Model
 ) -> Chain:
   """Builds the chain of the rl stage.
 
@@ -30,6 +42,7 @@ def make(
     trainable: regex over the paths of the parameters that are trained.
     tx: the policy's optimizer, which a reset of the reference may reinitialize.
     facts: of the problems of the pool.
+    model: the policy's functions, whose hidden states a probe reads.
   """
   n, room = len(facts.source), d.completion_len
   parts = (
@@ -37,6 +50,7 @@ def make(
     _shaping(c, room, n),
     _role_baseline(c, c.objective(room)),
     _archive(c, d.prompt_len + c.hints.room, room, n),
+    _probe(c, model),
     *_own(c.step_parts),
     _rollout_dump(kept, c),
     progress.Progress(c.hints.room > 0) if _keeps_progress(c) else None,
@@ -80,6 +94,14 @@ def _archive(
     return None
   sizes = prompt_columns, completion_len, n_problems
   return archive.Archive(c.archive, c.samples, *sizes)
+
+
+def _probe(c: RL, model: Model) -> probe.Probe | None:
+  if not c.probe.rate:
+    return None
+  (width,) = model.specs['final_norm'].shape
+  states = hidden_settings.states(c, model)
+  return probe.Probe(states, width, **c.probe.to_dict())
 
 
 def _own(parts: Mapping) -> list[Part]:

@@ -1,0 +1,90 @@
+"""Hidden states of rollouts after one layer, [N,D] by name of the tokens.
+
+One more forward pass computes them, over the layers up to the chosen one, in
+the micro-batches of the update. So a state [N,T,D] exists for one micro-batch
+at a time, and no array has an axis of layers.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason.base import Batch, Model, Rows
+
+
+def last(mask: jax.Array, valid: jax.Array) -> jax.Array:
+  """Weights the last token of each row, f32 [N,T]."""
+  del mask
+  return _at(valid.shape[1] - 1 - jnp.argmax(valid[:, ::-1], axis=1), valid)
+
+
+def prompt_last(mask: jax.Array, valid: jax.Array) -> jax.Array:
+  """Weights the token before the first sampled one of each row, f32 [N,T]."""
+  return _at(jnp.maximum(jnp.argmax(mask, axis=1) - 1, 0), valid)
+
+
+def mean(mask: jax.Array, valid: jax.Array) -> jax.Array:
+  """Weights the sampled tokens of each row equally, f32 [N,T]."""
+  del valid
+  n = jnp.maximum(mask.sum(axis=1, keepdims=True), 1)
+  return mask.astype(jnp.float32) / n
+
+
+def _at(column: jax.Array, like: jax.Array) -> jax.Array:
+  at = jnp.arange(like.shape[1]) == column[:, None]
+  return at.astype(jnp.float32)
+
+
+# Names in `rl.views.hidden.token` -> (sampled tokens bool [N,T], real tokens
+# bool [N,T]) to weights of tokens f32 [N,T].
+TOKENS = {'last': last, 'mean': mean, 'prompt_last': prompt_last}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HiddenStates:
+  """Computes a hidden state of every row; static.
+
+  Attributes:
+    model: the policy's functions.
+    layer: number of the layer from 0; negative numbers count from the end.
+    token: name in TOKENS.
+    parts: parts of the rows, computed one after another.
+
+  Raises:
+    ValueError: the model has no layers that can be read.
+  """
+
+  model: Model
+  layer: int
+  token: str
+  parts: int = 1
+
+  def __post_init__(self):
+    if self.model.hidden_after is None:
+      raise ValueError(
+        'rl.views.hidden: this model has no layers that can be read '
+        '(`Model.hidden_after`)'
+      )
+
+  def __call__(self, params, rows: Rows | Batch, mask: jax.Array) -> jax.Array:
+    """Returns states f32 [N,D].
+
+    Args:
+      mask: bool [N,T], sampled tokens.
+    """
+
+    def of_part(part):
+      tokens, valid, mask = part
+      x = self.model.hidden_after(params, tokens, valid, self.layer)  # [n,T,D]
+      weight = TOKENS[self.token](mask, valid)
+      # Padding may have any values, even NaN.
+      x = jnp.where(weight[..., None] > 0, x.astype(jnp.float32), 0)
+      return jnp.sum(weight[..., None] * x, axis=1)
+
+    # Greedy completions may be fewer than micro-batches.
+    parts = math.gcd(mask.shape[0], self.parts)
+    each = batch_lib.split((rows.tokens, rows.valid, mask), parts)
+    return batch_lib.join(jax.lax.map(of_part, each))

@@ -1,0 +1,68 @@
+"""Hidden states of completions (`rl.views.hidden`), and their rules."""
+
+from jaxrl_reason.base import Model
+from jaxrl_reason.config import RL, Data, rules
+from jaxrl_reason.config.rl_sections import Hidden
+from jaxrl_reason.config.unread import changed
+from jaxrl_reason.rewards.kernels import KERNELS
+from jaxrl_reason.rollouts.hidden_states import TOKENS, HiddenStates
+from jaxrl_reason.rollouts.views import HIDDEN
+from jaxrl_reason.run.rl import chunk_settings as chunks
+
+
+def states(c: RL, model: Model) -> HiddenStates:
+  """Returns the computation of a rollout's hidden states."""
+  h, parts = c.views.hidden, c.minibatches * c.micro_batches
+  return HiddenStates(model, h.layer, h.token, parts)
+
+
+def rewards_of(c: RL) -> list[str]:
+  """Returns the names of the rewards that read hidden states."""
+  of = {k: KERNELS.get(part['reward']) for k, part in c.rewards.items()}
+  return [k for k, kernel in of.items() if kernel and HIDDEN in kernel.reads]
+
+
+def hidden_rules(c: RL, d: Data) -> rules.Rows:
+  """Refuses hidden states that nothing reads, or that have no meaning."""
+  h, rewards = c.views.hidden, rewards_of(c)
+  readers = [f'rl.rewards.{k}' for k in rewards]
+  readers += ['rl.probe.rate'] if c.probe.rate else []
+  key, value, default = next(changed(h, Hidden()), 3 * ('',))
+  chunked = chunks.of(c, d) is not None
+  return (
+    rules.choice('rl.views.hidden.token', h.token, TOKENS),
+    (
+      key and not readers,
+      f'rl.views.hidden{key}={value!r}: nothing reads hidden states; set it to '
+      f'{default!r}, or rl.probe.rate, or a reward such as novelty_volume',
+    ),
+    (
+      rewards and h.token == 'prompt_last',
+      f"rl.views.hidden.token='prompt_last': {', '.join(readers[:1])} compares "
+      'the samples of a problem, whose states are then equal; choose last or '
+      'mean',
+    ),
+    (
+      rewards and c.samples == 1,
+      f'rl.samples=1: {", ".join(readers[:1])} compares the samples of a '
+      'problem; use 2 or more',
+    ),
+    *rules.apart(
+      f' and {", ".join(readers[:1])} cannot be combined: hidden states are of '
+      'whole completions; set one of them to its default',
+      rl__chunks__tokens=readers and chunked and c.chunks.tokens,
+    ),
+  )
+
+
+def layer_rules(c: RL, n_layers: int) -> rules.Rows:
+  """Refuses a layer that the model does not have."""
+  layer = c.views.hidden.layer
+  return (
+    (
+      not -n_layers <= layer < n_layers,
+      f'rl.views.hidden.layer={layer}: must be from {-n_layers} to '
+      f'{n_layers - 1}: the model has {n_layers} layers, and negative numbers '
+      'count from the last one',
+    ),
+  )

@@ -1,0 +1,94 @@
+"""Hidden states in whole runs: a probe and a novelty bonus."""
+
+import signal
+
+import numpy as np
+import pytest
+from test_recipe_features import recipe, rows
+from test_resume import content, env, kill_when, run, saved, start
+
+from jaxrl_reason.run import train
+
+__all__ = ['env']
+COIN = dict(reward='random', kwargs=dict(p=0.5))
+PROBE = {'rl.probe.rate': 2.0, 'rl.views.hidden.layer': 0}
+
+
+def probed(path, **flat):
+  c = recipe(**{'rl.path': path, 'rl.samples': 4} | PROBE | flat)
+  # A coin for the first part: right and wrong rows in every step.
+  c.rl.rewards = dict(answer=COIN)
+  return c
+
+
+def test_both_paths_train_the_same_probe(tmp_path):
+  seen = {}
+  for path in ('fused', 'host'):
+    state = train.run(probed(path), tmp_path / path)
+    memory = state.control['probe']
+    assert np.any(memory['weight'] != 0)
+    seen[path] = [
+      [r[f'train/probe/{k}'] for k in ('auroc', 'loss')]
+      for r in rows(tmp_path / path)
+    ]
+  assert np.shape(seen['fused']) == (6, 2)
+  assert seen['fused'][0] == [0.5, pytest.approx(np.log(2), rel=1e-6)]
+  assert len({auroc for auroc, _ in seen['fused']}) > 3
+  np.testing.assert_allclose(seen['host'], seen['fused'], rtol=2e-3, atol=2e-3)
+
+
+def test_novelty_is_a_reward_of_its_own(tmp_path):
+  c = probed('fused', **{'rl.views.hidden.token': 'mean'})
+  bonus = dict(reward='novelty_volume', weight=0.3)
+  near = dict(reward='novelty_neighbours', weight=0.1, kwargs=dict(k=2))
+  c.rl.rewards = dict(answer=COIN, far=bonus, near=near)
+  train.run(c, tmp_path)
+  for row in rows(tmp_path):
+    # The volumes of a group of 4 sum to at most 3, its centred dimensions.
+    assert 0.2 < row['train/reward/far'] < 0.75
+    total = row['train/reward/answer'] + 0.3 * row['train/reward/far']
+    total += 0.1 * row['train/reward/near']
+    assert row['train/reward_mean'] == pytest.approx(total, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+  'flat, words',
+  [
+    (PROBE | {'rl.views.hidden.layer': 2}, 'must be from -2 to 1: the model'),
+    (PROBE | {'rl.views.hidden.layer': -3}, 'layer=-3: must be from -2 to 1'),
+    ({'rl.probe.updates': 3}, 'has no effect without rl.probe.rate'),
+    (
+      {'rl.path': 'host', 'rl.rewards.far.reward': 'novelty_volume'},
+      "'novelty_volume' reads hidden, which rewards in Python do not see",
+    ),
+    (
+      {
+        'rl.rewards.far.reward': 'novelty_neighbours',
+        'rl.rewards.far.kwargs': dict(k=0),
+      },
+      'novelty_neighbours: k=0 must be at least 1',
+    ),
+  ],
+)
+def test_bad_values_are_named(tmp_path, flat, words):
+  c = recipe(**{'model.layers': 2})
+  if part := {k: v for k, v in flat.items() if 'rewards.far' in k}:
+    c.rl.rewards.far = {k.rpartition('.')[2]: v for k, v in part.items()}
+  c.update_from_flattened_dict({k: v for k, v in flat.items() if k not in part})
+  with pytest.raises(ValueError) as e:
+    train.run(c, tmp_path)
+  assert words in str(e.value) and '\n' not in str(e.value)
+
+
+@pytest.mark.slow
+def test_a_killed_run_keeps_the_memory_of_its_probe(env, tmp_path):
+  given = PROBE | {'stages': 'rl', 'rl.steps': 12, 'rl.epochs': 1}
+  given |= {'rl.minibatches': 1, 'rl.steps_per_dispatch': 1}
+  given |= {'rl.rewards.answer.reward': 'novelty_volume'}
+  flags = [f'--config.{k}={v}' for k, v in given.items()]
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  run(env, whole, *flags)
+  process = start(env, killed, *flags)
+  assert kill_when(process, saved(killed, 4)) == -signal.SIGKILL
+  assert 'Resuming at step' in run(env, killed, *flags)
+  assert content(killed) == content(whole)
