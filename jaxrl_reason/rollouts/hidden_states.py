@@ -75,14 +75,30 @@ class HiddenStates:
     Args:
       mask: bool [N,T], sampled tokens.
     """
+    return self.along(params, rows, mask, None)[0]
+
+  def along(
+    self, params, rows: Rows | Batch, mask: jax.Array, direction
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """Returns states f32 [N,D], and the inner products f32 [N,T] of the states
+    of all tokens with a direction, in the same pass.
+
+    Args:
+      mask: bool [N,T], sampled tokens.
+      direction: f32 [D]; None: no products.
+    """
 
     def of_part(part):
       tokens, valid, mask = part
       x = self.model.hidden_after(params, tokens, valid, self.layer)  # [n,T,D]
-      weight = TOKENS[self.token](mask, valid)
       # Padding may have any values, even NaN.
-      x = jnp.where(weight[..., None] > 0, x.astype(jnp.float32), 0)
-      return jnp.sum(weight[..., None] * x, axis=1)
+      x = jnp.where(valid[..., None], x.astype(jnp.float32), 0)
+      weight = TOKENS[self.token](mask, valid)
+      states = jnp.sum(weight[..., None] * x, axis=1)
+      if direction is None:
+        return states, None
+      highest = jax.lax.Precision.HIGHEST  # TPUs would multiply in bf16
+      return states, jnp.matmul(x, direction, precision=highest)
 
     # Greedy completions may be fewer than micro-batches.
     parts = math.gcd(mask.shape[0], self.parts)

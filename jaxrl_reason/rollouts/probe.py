@@ -9,6 +9,14 @@ running mean and standard deviation of x, are stored in
 trains on them afterwards, so the metrics are of samples that the probe has not
 seen. Completions without a verdict, demonstrations and completions after a hint
 do not count. A step without any that counts leaves the memory as it is.
+
+With `token_weight` a, the policy's loss of a token t is multiplied by
+
+  1 - a + a d_t / mean(d),   d_t = |p_t - p_(t-1)|
+
+p_t is the probability of the probe at the state of token t, and the mean is
+over the sampled tokens of the row. Tokens that change the prediction count
+more, and the weights of a row have the mean 1.
 """
 
 import dataclasses
@@ -34,6 +42,7 @@ class Probe(Part):
     width: D.
     rate, updates: learning rate and gradient steps in a step of the run.
     decay: coefficient of |w|^2 / 2 in the loss.
+    token_weight: a; 0: the probe changes nothing.
   """
 
   states: HiddenStates
@@ -41,6 +50,7 @@ class Probe(Part):
   rate: float
   updates: int
   decay: float
+  token_weight: float = 0.0
   name: str = 'probe'
 
   def init(self, total: jax.Array) -> dict[str, jax.Array]:
@@ -53,17 +63,40 @@ class Probe(Part):
     """Scores the generated completions, and trains on them."""
     batch = step.sampled
     right, counts = outcome(batch)
-    x = self.states(step.state.params, batch, batch.mask)
+    own = step.state.params, batch, batch.mask
+    x, along = self.states.along(*own, self._direction(memory))
     x = jnp.where(counts[:, None], x, 0)  # [N,D]
     scores = logits(memory, x)
     metrics = {
       'probe/auroc': auroc(scores, right, counts),
       'probe/loss': _mean(log_loss(scores, right), counts),
     }
+    if along is not None:
+      weight = self._weights(memory, along, batch.mask)
+      step = step._replace(batch=step.batch.replace(token_weight=weight))
     new = self._fit(observed(memory, x, counts), x, right, counts)
     any_row = jnp.any(counts)
     new = {k: jnp.where(any_row, new[k], memory[k]) for k in memory}
     return new, step, metrics
+
+  def _direction(self, memory: dict) -> jax.Array | None:
+    """Returns the direction [D] of states in which log-odds rise."""
+    if not self.token_weight:
+      return None
+    return memory['weight'] / (_std(memory) * self.width**0.5)
+
+  def _weights(self, memory: dict, along, mask) -> jax.Array:
+    """Computes the weights of tokens [N,T] of the loss; 1 in rows in which the
+    prediction is constant.
+    """
+    start = memory['bias'] - _product(memory['mean'], self._direction(memory))
+    p = jax.nn.sigmoid(along + start)  # [N,T]
+    change = jnp.abs(p - jnp.roll(p, 1, axis=1))
+    change = jnp.where(mask, change, 0)
+    n = jnp.maximum(mask.sum(axis=1, keepdims=True), 1)
+    mean = change.sum(axis=1, keepdims=True) / n
+    share = jnp.where(mean > 0, change / jnp.where(mean > 0, mean, 1), 1)
+    return 1 - self.token_weight + self.token_weight * share
 
   def _fit(self, memory: dict, x, right, counts) -> dict:
     z = features(memory, x)
@@ -91,8 +124,11 @@ def outcome(batch: Batch) -> tuple[jax.Array, jax.Array]:
 
 def features(memory: dict, x: jax.Array) -> jax.Array:
   """Standardizes states [N,D] to features of a mean squared length of 1."""
-  std = jnp.sqrt(jnp.maximum(memory['variance'], SMALLEST))
-  return (x - memory['mean']) / (std * x.shape[1] ** 0.5)
+  return (x - memory['mean']) / (_std(memory) * x.shape[1] ** 0.5)
+
+
+def _std(memory: dict) -> jax.Array:
+  return jnp.sqrt(jnp.maximum(memory['variance'], SMALLEST))
 
 
 def logits(memory: dict, x: jax.Array) -> jax.Array:

@@ -10,6 +10,7 @@ import learning as L
 import numpy as np
 import pytest
 
+from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.parts import Chain, Step
 from jaxrl_reason.rollouts import probe
@@ -27,8 +28,8 @@ class Given:
   parameters of the policy.
   """
 
-  def __call__(self, params, rows, mask):
-    return params
+  def along(self, params, rows, mask, direction):
+    return params, None
 
 
 PART = probe.Probe(Given(), **SETTINGS)
@@ -138,10 +139,58 @@ def test_auroc_by_pairs(ties):
   np.testing.assert_allclose(got, np.mean(pairs), rtol=1e-5)
 
 
-def learner():
+def test_weights_of_tokens_by_numpy():
+  """Tokens at which the prediction changes count more; the mean is 1."""
+  states = HiddenStates(L.MODEL, 1, 'last', 2)
+  part = probe.Probe(states, **SETTINGS | {'width': 16}, token_weight=0.75)
+  batch = L.rollout_batch(L.learner())
+  params = L.model_and_params()[1]
+  memory = {
+    'weight': RNG.normal(size=16),
+    'bias': np.float64(0.3),
+    'mean': RNG.normal(size=16),
+    'variance': RNG.uniform(0.5, 2, 16),
+    'steps': np.float64(1),
+  }
+
+  @jax.jit
+  def weights(memory, batch):
+    state = L.state(L.learner())
+    outcomes = batch_lib.outcomes(batch)
+    step = Step(None, state, L.NEUTRAL, batch, batch, outcomes)
+    return part.before(memory, step)[1].batch.token_weight
+
+  got = np.asarray(weights(jax.tree.map(jnp.float32, memory), batch))
+  x = L.MODEL.hidden_after(params, batch.tokens, batch.valid, 1)
+  std = np.sqrt(memory['variance'] * 16)
+  z = (np.asarray(x, np.float64) - memory['mean']) / std
+  p = 1 / (1 + np.exp(-(z @ memory['weight'] + memory['bias'])))
+  spread = []
+  for i, mask in enumerate(np.asarray(batch.mask)):
+    (at,) = np.nonzero(mask)
+    change = np.abs(p[i, at] - p[i, at - 1])
+    want = 0.25 + 0.75 * change / change.mean()
+    np.testing.assert_allclose(got[i, at], want, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(got[i, at].mean(), 1, rtol=1e-5)
+    spread.append(got[i, at].std())
+  assert max(spread) > 0.2
+
+
+def test_a_new_probe_weights_all_tokens_equally():
+  """Its prediction is constant, so a step of the policy is unchanged."""
+  part = dataclasses.replace(learner().chain.parts[0], token_weight=1.0)
+  steps = []
+  for lr in (L.learner(micro_batches=2), learner(part)):
+    state = L.state(lr).replace(control=lr.chain.init(jnp.int32(0)))
+    run = jax.jit(lambda s, p, lr=lr: L.fused(lr, s, p))
+    steps.append(run(state, L.prompts())[0].params)
+  L.assert_close(*steps)
+
+
+def learner(*parts):
   states = HiddenStates(L.MODEL, 0, 'last', 2)
   part = probe.Probe(states, **SETTINGS | {'width': 16})
-  return L.learner(chain=Chain((part,)), micro_batches=2)
+  return L.learner(chain=Chain(parts or (part,)), micro_batches=2)
 
 
 def fused(state, prompts):

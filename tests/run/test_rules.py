@@ -104,6 +104,16 @@ EXAMPLES = [
     {'rl.probe.rate': 1.0, 'rl.chunks.tokens': 4, 'rl.chunks.carry': 2},
     'rl.chunks.tokens=4 and rl.probe.rate cannot be combined',
   ),
+  (
+    {'rl.probe.rate': 1.0, 'rl.probe.token_weight': 0.5}
+    | {'rl.views.hidden.token': 'mean'},
+    'rl.probe.token_weight=0.5: .* no state of every token',
+  ),
+  (
+    {'rl.probe.rate': 1.0, 'rl.probe.token_weight': 0.5}
+    | {'rl.algorithm': 'tbrm'},
+    "rl.probe.token_weight=0.5: rl.algorithm='tbrm' reads whole logits",
+  ),
   ({'data.name': 'hf:a/b'}, 'write data.name=files and data.dir=hf:a/b'),
   (TOP_K | {'rl.epochs': 1}, 'make one update: they are equal'),
   (TOP_K | {'rl.logprob_chunk': 0}, 'the logits of two policies at once'),

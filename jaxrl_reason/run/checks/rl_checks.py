@@ -37,7 +37,7 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
     rules.refuse(padding_rules, c, d, needs)
   turns.check(c, d, needs)
   chunks.check(c, d, needs)
-  rules.refuse(hidden_settings.hidden_rules, c, d)
+  rules.refuse(hidden_settings.hidden_rules, c, d, needs)
   rules.refuse(flight_rules, c, d, needs)
   rules.refuse(path_rules, c, d.completion_len)
 

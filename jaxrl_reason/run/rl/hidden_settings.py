@@ -22,8 +22,12 @@ def rewards_of(c: RL) -> list[str]:
   return [k for k, kernel in of.items() if kernel and HIDDEN in kernel.reads]
 
 
-def hidden_rules(c: RL, d: Data) -> rules.Rows:
-  """Refuses hidden states that nothing reads, or that have no meaning."""
+def hidden_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
+  """Refuses hidden states that nothing reads, or that have no meaning.
+
+  Args:
+    needs: of the loss.
+  """
   h, rewards = c.views.hidden, rewards_of(c)
   readers = [f'rl.rewards.{k}' for k in rewards]
   readers += ['rl.probe.rate'] if c.probe.rate else []
@@ -46,6 +50,18 @@ def hidden_rules(c: RL, d: Data) -> rules.Rows:
       rewards and c.samples == 1,
       f'rl.samples=1: {", ".join(readers[:1])} compares the samples of a '
       'problem; use 2 or more',
+    ),
+    (
+      c.probe.token_weight and h.token != 'last',
+      f'rl.probe.token_weight={c.probe.token_weight}: the probe reads '
+      f'rl.views.hidden.token={h.token!r}, which is no state of every token; '
+      'choose last',
+    ),
+    (
+      c.probe.token_weight and 'full_logits' in needs,
+      f'rl.probe.token_weight={c.probe.token_weight}: rl.algorithm='
+      f'{c.algorithm!r} reads whole logits, and has no weights of tokens; set '
+      'it to 0',
     ),
     *rules.apart(
       f' and {", ".join(readers[:1])} cannot be combined: hidden states are of '
