@@ -196,6 +196,10 @@ class Run(Record):
   # model.remat='auto': limit of a micro-batch's activations on a device.
   remat_gib: Positive = 8.0
   mesh: tuple = (-1, 1, 1)  # devices: data, fsdp, tensor[, context]; -1: rest
+  # Devices of a second mesh, which samples in the rl stage while those of
+  # `mesh` train: sizes along the same axes, such as (1, 4, 1); (): none
+  # (docs/two_meshes.md).
+  sampler_mesh: tuple = ()
   # Folder that caches compiled programs; '': none; auto: the environment's
   # JAX_COMPILATION_CACHE_DIR, or else a folder in the user's cache.
   compile_cache: str = 'auto'

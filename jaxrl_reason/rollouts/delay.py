@@ -8,9 +8,9 @@ queue is a part of the train state.
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 
-from jaxrl_reason import trees
 from jaxrl_reason.base import Trajectories
 from jaxrl_reason.rollouts import group_arrays
 from jaxrl_reason.rollouts.rounds import Finished, Rounds
@@ -37,17 +37,28 @@ class Delay(Rounds):
     """Puts the step's groups into the queue, in place of the oldest."""
     (found,), queue = carry, control[self.name]
     fresh = group_arrays.of(found)
-    b = fresh.prompts.tokens.shape[0]
-    at = queue['n'] % self.steps * b + jnp.arange(b)
+    out = group_arrays.with_row(self.oldest(queue), fresh)
+    return Finished(group_arrays.to_rows(out), self.put(queue, fresh))
+
+  def oldest(self, queue: dict) -> Trajectories:
+    """Returns the groups [B,...] that the next step trains on, without row
+    numbers. While the queue is not full, no token of them is trained on.
+    """
+    out = group_arrays.taken(queue['groups'], self._place(queue))
     is_full = queue['n'] >= self.steps
-    old = group_arrays.taken(queue['groups'], at)
-    new = fresh.replace(row=None)
-    out = trees.where_rows(jnp.full(b, is_full), old, new)
     rollout, reward = out.rollout, out.reward
-    out = out.replace(
+    return out.replace(
       rollout=rollout.replace(sampled=rollout.sampled & is_full),
       reward=reward.replace(valid=reward.valid & is_full),
     )
+
+  def put(self, queue: dict, fresh: Trajectories) -> dict:
+    """Returns the queue with a step's groups [B,...] in place of the oldest."""
+    new, at = fresh.replace(row=None), self._place(queue)
     groups = group_arrays.put(queue['groups'], new, at)
-    rows = group_arrays.to_rows(group_arrays.with_row(out, fresh))
-    return Finished(rows, {'groups': groups, 'n': queue['n'] + 1})
+    return {'groups': groups, 'n': queue['n'] + 1}
+
+  def _place(self, queue: dict) -> jax.Array:
+    """Returns the indices of the oldest groups, i32 [B]."""
+    b = queue['groups'].prompts.tokens.shape[0] // self.steps
+    return queue['n'] % self.steps * b + jnp.arange(b)

@@ -25,6 +25,7 @@ from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import adapters, families, remat, transformer
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.run import stage_list as staging
+from jaxrl_reason.run import two_meshes
 from jaxrl_reason.run.checks import config_checks, model_memory
 from jaxrl_reason.run.rl import hidden_settings
 from jaxrl_reason.run.rl import python_tools as hosted
@@ -35,11 +36,12 @@ class Prepared(NamedTuple):
 
   Attributes:
     config: of all stages.
-    mesh: of all devices.
+    mesh: of all devices, or of those that train.
     problems: by split; tokenizer: of `data.tokenizers`.
     model: its functions, adapters attached; shape: its Config.
     root: key of the run; steps fold their number into it.
     stop: i32 [E], stop tokens.
+    sampler_mesh: of the devices that only sample; None: `mesh` does both.
   """
 
   config: Run
@@ -50,6 +52,7 @@ class Prepared(NamedTuple):
   shape: transformer.Config
   root: jax.Array
   stop: jax.Array
+  sampler_mesh: jax.sharding.Mesh | None = None
 
 
 def prepare(
@@ -61,7 +64,7 @@ def prepare(
     ValueError: the config cannot work; names the key.
   """
   run = config_lib.read(config)
-  mesh = sharding.make_mesh(run.mesh)
+  mesh, sampler_mesh = two_meshes.split(run.mesh, run.sampler_mesh)
   config_checks.check(run, sharding.row_shards(mesh))
   if run.model_dir:
     other_run.refuse_as_model(run.model_dir)
@@ -93,7 +96,8 @@ def prepare(
     if n:
       logging.warning('Dropped %d examples of %s: too long.', n, split)
   shape = architecture(run.model, tokenizer.vocab_size, folder)
-  return assemble(run, mesh, problems, tokenizer, shape)
+  parts = assemble(run, mesh, problems, tokenizer, shape)
+  return parts._replace(sampler_mesh=sampler_mesh)
 
 
 def _solution_len(run: Run) -> int | None:

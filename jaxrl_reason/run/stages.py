@@ -47,6 +47,7 @@ from jaxrl_reason.run.rl import (
   problem_pool,
   programs,
   sources,
+  split_step,
 )
 from jaxrl_reason.run.rl import turn_settings as run_turns
 from jaxrl_reason.run.rl.host_step import HostStep
@@ -294,7 +295,13 @@ def _fused(
   rest = parts.root, sampling, parts.stop
   if controllers.is_on(d):
     return _of_pool(c, d, learn, where, source, row, mesh, problems, rest)
-  k = c.steps_per_dispatch
+  k, samples = c.steps_per_dispatch, parts.sampler_mesh or mesh
+  order = planned.config.seed, problems.train, row, c.prompts, k, planned.name
+  data = sources.batches(*order, samples, c.refill_rounds)
+  if samples is not mesh:
+    step = split_step.make(learn, source, parts, where.shardings, sampling)
+    dispatch = step.dispatches(data)
+    return Stage(learn, where, data, dispatch, 1, close=step.close)
   steps = programs.updating(programs.rl_steps, 2, where.shardings)
 
   def dispatch(state, more):
@@ -302,8 +309,6 @@ def _fused(
     rows = sharding.to_global(_stacked(next(data), k), mesh, axis=1)
     return *steps(learn, source, state, Prompts(**rows), *rest), {}
 
-  order = planned.config.seed, problems.train, row, c.prompts, k, planned.name
-  data = sources.batches(*order, mesh, c.refill_rounds)
   return Stage(learn, where, data, dispatch, k)
 
 

@@ -75,6 +75,11 @@ def _made(study: Study, out: pathlib.Path, say) -> outcome.Found | None:
 def _check(name: str, config: Run) -> None:
   """Refuses a run that is impossible, before the first warm start."""
   try:
+    if config.sampler_mesh:
+      raise ValueError(
+        f'sampler_mesh={config.sampler_mesh}: the runs of a study have one '
+        'mesh; set it to ()'
+      )
     shards = sharding.row_shards(sharding.make_mesh(config.mesh))
     config_checks.check(config, shards)
   except ValueError as e:

@@ -32,6 +32,7 @@ UNDER = OPD | {
   'rl.teacher.prompt_len': 40,
 }
 NOVELTY = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.1)}
+TWO = {'sampler_mesh': (1, 4, 1)}
 LASER = {'rl.shaping.laser': 0.1, 'rl.shaping.laser_lengths': (4, 8)}
 
 
@@ -549,6 +550,28 @@ EXAMPLES = [
   ),
   ({'rl.padding': 'packed:63'}, r"padding='packed:63' .* 32 .* 32 = 64"),
   ({'rl.padding': 'packed:64', 'rl.algorithm': 'tbrm'}, 'whole logits'),
+  ({'sampler_mesh': (1, 0, 1)}, r'sampler_mesh=\(1, 0, 1\): sizes of at le'),
+  (TWO | {'rl.steps_per_dispatch': 2}, 'steps_per_dispatch=2 .*: the halves'),
+  (TWO | {'rl.prompts': 30}, 'rl.prompts=30 does not divide by the 4 row'),
+  (TWO | STALE, "rl.path='host' and sampler_mesh=.* cannot be combined"),
+  (TWO | FLIGHT, 'rl.in_flight.batches=3 and sampler_mesh=.* cannot be'),
+  (TWO | REPLAY, 'rl.replay.rows=8 and sampler_mesh=.* cannot be'),
+  (
+    TWO | SAMPLER | REFILL | {'rl.refill_keep': True},
+    'rl.refill_keep=True and sampler_mesh=.* cannot be',
+  ),
+  (TWO | PREFERRED, "reward_model.weights='a_run' and sampler_mesh=.* cannot"),
+  (TWO | POOL, "sampler_mesh=.* and data.controller.name='uniform'"),
+  (
+    TWO | QUEUE | {'rl.rewards': {'a': {'reward': 'task', 'weight': SCHEDULE}}},
+    'rl.rewards has weights that are schedules and rl.staleness=2 cannot be',
+  ),
+  (TWO | QUEUE | HINTS, 'rl.hints.room=4 and rl.staleness=2 cannot .* samp'),
+  (
+    TWO | QUEUE | {'rl.reference.patience': 5, 'rl.loss.kl_coef': 0.01},
+    'rl.reference.patience=5 and rl.staleness=2 cannot be combined with samp',
+  ),
+  (TWO | {'stages': ('sft',)}, 'sampler_mesh=.* no effect without an rl st'),
   ({'rl.path': 'gpu'}, "rl.path='gpu': choose fused or host"),
   ({'rl.reference_memory': 'disk'}, "reference_memory='disk': choose device"),
   ({'rl.overlong': 33}, 'rl.overlong=33 .*completion_len=32'),

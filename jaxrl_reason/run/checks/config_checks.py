@@ -29,6 +29,7 @@ from jaxrl_reason.names import sized_choice
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.checks import (
   data_checks,
+  mesh_checks,
   off_policy_checks,
   rl_checks,
   selection_checks,
@@ -60,6 +61,7 @@ def check(config: ml_collections.ConfigDict | Run, n_row_shards: int) -> None:
   rules.refuse(unread.unread_rules, ({'': plain} if kinds else {}) | configs)
   if kinds:
     _check_stages(plain, n_row_shards)
+  rules.refuse(unsampled_rules, run.sampler_mesh, {p.kind for p in stages})
   longest = run.data.completion_len
   for p in named:
     try:
@@ -68,6 +70,16 @@ def check(config: ml_collections.ConfigDict | Run, n_row_shards: int) -> None:
     except ValueError as e:
       raise ValueError(f'named.{p.name}: {e}') from e
   rules.refuse(critic_rules, [p.config for p in stages if p.kind == 'rl'])
+
+
+def unsampled_rules(sizes: tuple, kinds: set[str]) -> rules.Rows:
+  return (
+    (
+      sizes and 'rl' not in kinds,
+      f'sampler_mesh={tuple(sizes)} has no effect without an rl stage; set it '
+      'to ()',
+    ),
+  )
 
 
 def critic_rules(stages: Iterable[Run]) -> rules.Rows:
@@ -132,6 +144,7 @@ def _check_stages(config: Run, shards: int) -> None:
       key = f'rl.rewards.{name}'
       rules.refuse(rules.section, key, part, PART)
       rules.refuse(part_rules, key, part)
+    rules.refuse(mesh_checks.sampler_rules, config)
     selection_checks.check(config.rl)
     off_policy_checks.check(config.rl, config.objective)
     _check_optimizer(

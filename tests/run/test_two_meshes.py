@@ -1,0 +1,204 @@
+"""Generation on one mesh and training on another (`sampler_mesh`)."""
+
+import os
+import random
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from test_faults import Runs
+from test_recipe_features import recipe, rows
+from test_resume import content
+
+from jaxrl_reason.run import train, two_meshes
+from jaxrl_reason.run.records import rollout_files
+from jaxrl_reason.run.rl import split_step
+
+COIN = dict(answer=dict(reward='random', kwargs=dict(p=0.5)))
+STEP = {
+  'rl.algorithm': 'dr_grpo',
+  'rl.old_logp': 'sampler',
+  'rl.samples': 8,
+  'rl.rewards': COIN,
+  'rl.steps': 4,
+  'rl.optimizer.lr': 1e-2,
+  'rollouts.every': 1,
+  'rollouts.problems': 99,
+}
+
+
+@pytest.fixture
+def dumps(monkeypatch):
+  """Returns the arrays of the batches that runs train on, in order."""
+  found, note = [], rollout_files.RolloutFiles.note
+
+  def noted(self, total, stage, told, asked):
+    one = told['tokens'].ndim == 3  # one mesh stacks the steps of a dispatch
+    found.append({k: np.asarray(x[0] if one else x) for k, x in told.items()})
+    return note(self, total, stage, told, asked)
+
+  monkeypatch.setattr(rollout_files.RolloutFiles, 'note', noted)
+  return found
+
+
+def made(at, **changes):
+  """Runs the recipe; returns the metrics of its steps."""
+  train.run(recipe(**STEP | changes), at)
+  return rows(at)
+
+
+# Staleness, the trainer's mesh, the sampler's mesh, problems of a step.
+SPLITS = [
+  (0, (2, 2, 1), (1, 4, 1), 8),
+  (1, (3, 1, 2), (1, 2, 1), 12),
+  pytest.param(2, (-1, 1, 1), (2, 1, 2), 8, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize('stale, mesh, sampler, prompts', SPLITS, ids=str)
+def test_a_run_equals_that_of_one_mesh(
+  tmp_path, dumps, stale, mesh, sampler, prompts
+):
+  """At equal staleness: tokens exactly, numbers to rounding."""
+  more = {'rl.staleness': stale, 'rl.prompts': prompts}
+  shards = 8 if prompts % 8 == 0 else 4
+  one = made(tmp_path / 'one', **more | {'mesh': (shards, 1, 8 // shards)})
+  two = {'mesh': mesh, 'sampler_mesh': sampler}
+  two = made(tmp_path / 'two', **more | two)
+  first, second = dumps[: len(one)], dumps[len(one) :]
+  for i, (a, b) in enumerate(zip(first, second, strict=True)):
+    assert a['trained'].any() == (i >= stale)
+    np.testing.assert_array_equal(a['tokens'], b['tokens'])
+    np.testing.assert_array_equal(a['sampled'], b['sampled'])
+    for name in ('logp', 'sampler_logp', 'reward'):
+      np.testing.assert_allclose(a[name], b[name], atol=1e-5)
+  assert sum(r['train/grad_norm'] > 0 for r in one) == len(one) - stale
+  for a, b in zip(one, two, strict=True):
+    names = [name for name in a if name.startswith('train/')]
+    assert names == [name for name in b if name.startswith('train/')]
+    for name in names:
+      np.testing.assert_allclose(b[name], a[name], rtol=2e-4, atol=1e-5)
+    assert b['train/policy_lag'] == (stale if b['step'] > stale else 0)
+
+
+@pytest.mark.parametrize('stale', [0, 2])
+def test_sampler_and_trainer_agree_by_token(tmp_path, dumps, stale):
+  """With a learning rate of 0 the versions have one set of weights."""
+  more = {'rl.staleness': stale, 'rl.optimizer.lr': 0.0, 'rl.steps': 3}
+  made(tmp_path, **more | {'mesh': (2, 1, 2), 'sampler_mesh': (1, 4, 1)})
+  last = dumps[-1]
+  assert last['sampled'].sum() > 64
+  gap = np.where(last['sampled'], last['logp'] - last['sampler_logp'], 0)
+  assert np.abs(gap).max() <= 1e-5
+  assert np.abs(last['logp']).max() > 0.1
+
+
+def test_a_batch_is_sampled_while_another_is_trained_on(tmp_path, monkeypatch):
+  """With slow sampling, a step's update ends before its samples are there, and
+  the call that queues both returns before either.
+  """
+  sample, note, seen = split_step.rl_sample, split_step.Clock.note, []
+
+  def slow(*given):
+    groups, account = sample(*given)
+    length = groups.rollout.length
+    work = jnp.full((384, 384), length.sum(), jnp.float32)
+    work = jax.lax.fori_loop(0, 300, lambda _, x: jnp.tanh(x @ x), work)
+    length += (work.sum() > 1e9).astype(length.dtype)  # false
+    rollout = groups.rollout.replace(length=length)
+    return groups.replace(rollout=rollout), account
+
+  def noted(self, begun, *events):
+    note(self, begun, *events)
+    seen.append((time.monotonic(), self._steps[-1][1]))
+
+  monkeypatch.setattr(split_step, 'rl_sample', slow)
+  monkeypatch.setattr(split_step.Clock, 'note', noted)
+  two = {'rl.staleness': 1, 'mesh': (4, 1, 1), 'sampler_mesh': (1, 1, 1)}
+  made(tmp_path, **two | {'mesh': (-1, 1, 1), 'rl.prompts': 7})
+  assert len(seen) == 4
+  for returned, events in seen[1:]:  # the first step compiles
+    *_, sampled, _, updated = (x.result() for x in events)
+    assert max(returned, updated) < sampled
+
+
+def test_seconds_of_who_waited_for_whom():
+  times = split_step.Times
+  # begun, sent, weights, sampled, samples, updated
+  before = times(0.0, 1.0, 2.0, 9.0, 10.0, 6.0)
+  now = times(5.0, 6.5, 11.0, 15.0, 17.0, 14.0)
+  seconds = split_step.seconds(before, now, queued=True)
+  assert seconds == {
+    'sampler_wait_s': 11 - 9,  # its batch was ready at 9, weights came at 11
+    'trainer_wait_s': 10 - 6,  # the batch of the step before came at 10
+    'weights_s': 11 - 6.5,
+    'samples_s': 17 - 15,
+    'sample_s': 15 - 11,
+    'train_s': 14 - 10,
+  }
+  in_turn = split_step.seconds(before, now._replace(updated=20.0), False)
+  assert in_turn['trainer_wait_s'] == 17 - 6
+  assert in_turn['train_s'] == 20 - 17
+
+
+@pytest.mark.parametrize('shape', [(6, 4), (5, 3), (3, 2, 8), ()])
+@pytest.mark.parametrize('n', [1, 2, 4])
+def test_a_transfer_changes_the_devices_and_nothing_else(monkeypatch, shape, n):
+  monkeypatch.setattr(two_meshes, 'CHUNK', 64)  # several chunks
+  a, b = two_meshes.split((-1, 1, 1), (1, n, 1))
+  assert not {*a.devices.flat} & {*b.devices.flat}
+  value = np.random.default_rng(n).normal(size=shape).astype(np.float32)
+  whole = NamedSharding(a, PartitionSpec())
+  tree = {'x': value, 'y': (value > 0, value.astype(np.float16))}
+  tree = jax.device_put(tree, whole)
+  transfer = two_meshes.Transfer(a, b, two_meshes.by_rows(b))
+  moved = transfer(tree).tree
+  for old, new in zip(*map(jax.tree.leaves, (tree, moved)), strict=True):
+    assert new.dtype == old.dtype
+    np.testing.assert_array_equal(new, old)
+    split = bool(shape) and shape[0] % n == 0
+    spec = PartitionSpec(('data', 'fsdp')) if split else PartitionSpec()
+    assert new.sharding.is_equivalent_to(NamedSharding(b, spec), new.ndim)
+
+
+def test_devices_that_there_are_not():
+  with pytest.raises(ValueError, match=r'sampler_mesh=\(1, 8, 1\): 8 devices'):
+    two_meshes.split((-1, 1, 1), (1, 8, 1))
+  with pytest.raises(ValueError, match='needs 8 devices, but there are 4'):
+    two_meshes.split((8, 1, 1), (1, 4, 1))
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+  cache = tmp_path_factory.mktemp('cache')
+  out = Runs(os.environ | {'XDG_CACHE_HOME': str(cache)}, cache)
+  yield out
+  out.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('stale', [0, 2])
+def test_killed_at_random_moments_and_resumed(runs, tmp_path, stale):
+  """Bit for bit, as a run without faults."""
+  flags = [
+    '--config.rl.steps_per_dispatch=1',
+    '--config.rl.old_logp=sampler',
+    '--config.sampler_mesh=(1,4,1)',
+    f'--config.rl.staleness={stale}',
+  ]
+  code, log, calls = runs(tmp_path / 'untouched', flags=flags)
+  assert code == 0, log[-3000:]
+  rng, killed = random.Random(stale), 0
+  for _ in range(4):
+    n = rng.randint(1, calls // 2)
+    code, log, _ = runs(tmp_path / 'run', n, 'SIGKILL', flags=flags)
+    killed += code == -9
+  code, log, _ = runs(tmp_path / 'run', flags=flags)
+  assert code == 0, log[-3000:]
+  assert killed
+  found = content(tmp_path / 'run')
+  assert found == content(tmp_path / 'untouched')
+  assert any(r.get('train/grad_norm', 0) > 0 for r in found)
