@@ -20,6 +20,7 @@ COMMANDS = {
   'grade': ('grade', 'verifies a file of completions'),
   'convert': ('convert', 'converts weights between formats'),
   'curate': ('curate', 'filters a file of problems'),
+  'steer': ('steer', 'makes a steering vector of right minus wrong answers'),
   'keys': ('list_keys', 'prints the keys of a recipe'),
 }
 

