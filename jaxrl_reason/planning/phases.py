@@ -33,7 +33,7 @@ from jaxrl_reason.update.learner import Learner
 from jaxrl_reason.update.scoring import OF_LOGITS
 
 SUPERVISED = ('pretrain', 'sft', 'preference', 'reward_model')
-EVALUATE = 'evaluate'
+EVALUATE, HELDOUT = 'evaluate', 'heldout_'  # the latter before a stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def of_a_step(names: Iterable[str]) -> list[str]:
   """Selects the phases of a step of the last stage, without evaluations and
   supervised stages before RL.
   """
-  trained = [name for name in names if name != EVALUATE]
+  trained = [n for n in names if n != EVALUATE and HELDOUT not in n]
   return [n for n in trained if n not in SUPERVISED] or trained[-1:]
 
 
@@ -102,6 +102,8 @@ def phases(parts: Prepared) -> list[Phase]:
   for name in dict.fromkeys(config.stages):
     if name != 'rl':
       out.append(_supervised(parts, name))
+      if getattr(config[name], 'heldout', 0):
+        out.append(_heldout(parts, name))
     elif config.rl.path == 'host':
       out.extend(_host(parts))
     else:
@@ -225,11 +227,31 @@ def _learner(parts: Prepared, name: str) -> tuple[Learner, Layout]:
 
 
 def _supervised(parts: Prepared, name: str) -> Phase:
-  config = parts.config
-  c = config[name]
+  """Returns the program of a supervised stage's step."""
+  c = parts.config[name]
+  args, passes, one = _of_rows(parts, name, c.steps_per_dispatch)
+  where = _learner(parts, name)[1].shardings
+  program = stages.supervised_program(name, where)
+  calls = 1 / c.steps_per_dispatch
+  return Phase(name, program, args, args[1], calls, (), (2 + passes) * one)
+
+
+def _heldout(parts: Prepared, name: str) -> Phase:
+  """Returns the program of one evaluation of a stage's held-out rows."""
+  c = parts.config[name]
+  n = c.heldout // c.rows
+  args, passes, one = _of_rows(parts, name, n)
+  program = jax.jit(supervised_data.metrics, static_argnums=0)
+  return Phase(HELDOUT + name, program, args, args[1], 1, (), n * passes * one)
+
+
+def _of_rows(parts: Prepared, name: str, k: int) -> tuple[tuple, int, float]:
+  """Returns the arguments (learner, state, rows [K,R,...], key) of a program of
+  a supervised stage, its forward passes, and the FLOPs of one pass over R rows.
+  """
+  c = parts.config[name]
   learner, layout = _learner(parts, name)
-  k = c.steps_per_dispatch
-  examples, encode = supervised_data.examples(c, config.data, parts)
+  examples, encode = supervised_data.examples(c, parts.config.data, parts)
   row = encode(0, examples[0])
   rows = _lay(_stacked(row, k, c.rows), sharding.row_sharding(parts.mesh, 1))
   state, costs = state_of(layout), _Costs(parts)
@@ -237,19 +259,9 @@ def _supervised(parts: Prepared, name: str) -> Phase:
   scored = learner.reads_reference + bool(learner.teacher) + learner.moves
   n_logits = costs.length - learner.start
   n_logits = 0 if learner.trains_critic_alone else n_logits
-  return Phase(
-    name,
-    stages.supervised_program(name, layout.shardings),
-    (learner, state, rows, key),
-    state,
-    1 / k,
-    (),
-    (3 + scored)
-    * costs.forward(
-      c.micro_batch() * c.micro_batches * c.minibatches,
-      n_logits,
-    ),
-  )
+  n = c.micro_batch() * c.micro_batches * c.minibatches
+  one = costs.forward(n, n_logits)
+  return (learner, state, rows, key), 1 + scored, one
 
 
 def _token_trips(gen) -> tuple[int, ...]:

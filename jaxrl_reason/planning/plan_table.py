@@ -139,14 +139,31 @@ def plan_facts(
   }
 
 
-def evaluation_facts(c, mesh) -> dict[str, int]:
-  """Returns the partition of a split's evaluation into calls of its program."""
+def evaluation_facts(c, mesh, each: Sequence[dict] = ()) -> dict[str, Any]:
+  """Returns the partition of a split's evaluation into calls of its program,
+  and the time of all evaluations of each stage.
+
+  Args:
+    each: `phase_facts` of all or some phases.
+  """
   grid = phases.evaluation_grid(c.eval, c.eval.rows(c.rl), mesh)
+  seconds = {p['phase']: p.get('step_seconds') for p in each}
+  of_split = seconds.get(phases.EVALUATE)
+  stages = {}
+  for kind in dict.fromkeys(c.stages):
+    held = seconds.get(phases.HELDOUT + kind, 0.0)
+    # The end of a stage is evaluated, and the start of the first one.
+    times = -(-c.training(kind).steps // c.eval.every) + (not stages)
+    if of_split is not None and held is not None:
+      whole = times * (of_split + held)
+      stages[kind] = {'times': times, 'heldout': held, 'seconds': whole}
   return {
     'problems': grid.problems,
     'completions': grid.problems * len(grid.samples),
     'at_a_time': grid.b * grid.s,
     'calls': grid.n_units,
+    'seconds': of_split,
+    'stages': stages,
   }
 
 
@@ -205,13 +222,26 @@ def table(facts: dict) -> str:
     *_depth_lines(facts),
   ]
   if found := facts.get('evaluation'):
-    lines.append(
-      f'an evaluation of a split: {found["problems"]:,} problems, '
-      f'{found["completions"]:,} completions, {found["at_a_time"]:,} at a time '
-      f'(eval.batch), {found["calls"]} calls'
-    )
+    lines += _evaluation_lines(found)
   lines += [f'advice: {line}' for line in facts.get('advice', ())]
   return '\n'.join(lines)
+
+
+def _evaluation_lines(found: dict) -> list[str]:
+  out = [
+    f'an evaluation of a split: {found["problems"]:,} problems, '
+    f'{found["completions"]:,} completions, {found["at_a_time"]:,} at a time '
+    f'(eval.batch), {found["calls"]} calls'
+  ]
+  if found['seconds'] is not None:
+    out[0] += f', {found["seconds"]:.3g} s'
+  for name, own in found['stages'].items():
+    held = f' and {own["heldout"]:.3g} s of held-out rows'
+    out.append(
+      f'evaluations of {name}: {own["times"]}, each of one split'
+      f'{held if own["heldout"] else ""}; at least {own["seconds"]:.3g} s'
+    )
+  return out
 
 
 def largest_batch(facts: dict) -> str:

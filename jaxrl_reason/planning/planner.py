@@ -69,7 +69,8 @@ class Planner:
       self.config, parts.mesh, each, names, self.machine
     )
     if phases.EVALUATE in wanted:
-      facts['evaluation'] = plan_table.evaluation_facts(self.config, parts.mesh)
+      given = self.config, parts.mesh, each
+      facts['evaluation'] = plan_table.evaluation_facts(*given)
     at = self._depths(parts.shape)
     if len(at) > 1:
       facts |= {'depths': at, 'layers': parts.shape.layers}

@@ -7,7 +7,7 @@ from paths import ROOT, load_recipe
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import spec, weights, zoo
-from jaxrl_reason.planning import abstract, phases
+from jaxrl_reason.planning import abstract, costs, phases, plan_table
 from jaxrl_reason.planning import described_model as described
 
 NAME = 'qwen3-0.6b'
@@ -121,6 +121,39 @@ def test_stages_of_pairs_are_counted(alone):
   bytes_of = described.on_chip(found['reward_model'].state)
   # The policy, a copy with its head, and two moments of the copy.
   assert bytes_of == pytest.approx(4 * (4 * n + 3 * 128), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+  'kind, passes', [('preference', 2), ('reward_model', 1)]
+)
+def test_an_evaluation_of_held_out_pairs_is_counted(kind, passes):
+  """Forward passes alone, over all held-out pairs."""
+  own = {'stages': (kind,), f'{kind}__pairs': 'none.jsonl'}
+  own |= {f'{kind}__rows': 8, f'{kind}__heldout': 24}
+  found = planned(**own)
+  assert list(found) == ['evaluate', kind, f'heldout_{kind}']
+  assert phases.of_a_step(found) == [kind]
+  held = found[f'heldout_{kind}']
+  one = found[kind].flops / (2 + passes)
+  assert held.flops == 3 * passes * one and held.calls == 1
+  mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
+  text = held.lower(mesh).compile().as_text()
+  # Attention computes masked scores too; the formula has the causal half.
+  assert 0.9 < costs.of(text, mesh).total().flops / held.flops < 1.4
+
+
+def test_the_time_of_evaluations_is_counted_by_stage():
+  config = config_lib.Run().changed({
+    'stages': ('sft', 'preference'), 'sft.steps': 100, 'preference.steps': 70,
+    'eval.every': 30,
+  })  # fmt: skip
+  mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
+  seconds = {'evaluate': 2.0, 'sft': 9.0, 'heldout_preference': 0.5}
+  each = [{'phase': k, 'step_seconds': x} for k, x in seconds.items()]
+  found = plan_table.evaluation_facts(config, mesh, each)['stages']
+  # Steps 0, 30, 60, 90 and 100; then steps 30, 60 and 70 of the second stage.
+  assert found['sft'] == {'times': 5, 'heldout': 0, 'seconds': 10.0}
+  assert found['preference'] == {'times': 3, 'heldout': 0.5, 'seconds': 7.5}
 
 
 def test_a_reward_model_is_counted(alone):
