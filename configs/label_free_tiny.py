@@ -4,7 +4,7 @@
   tools/run --config=configs/label_free_tiny.py:random --workdir=runs/random
 
   problem   3*6-2*3*5=      evaluated from left to right, modulo 7
-  solution  4 2 6 2#2       every intermediate result, then the answer
+  solution  4 2 6#2         every intermediate result, then the answer
 
 The argument of the recipe is the reward. Correctness is measured beside it, and
 not rewarded (`train/reward/answer`):

@@ -4,7 +4,7 @@
   tools/run --config=configs/residual_tiny.py:none --workdir=runs/none
 
   problem   3*6-2*3*5=      evaluated from left to right, modulo 7
-  solution  4 2 6 2#2       every intermediate result, then the answer
+  solution  4 2 6#2         every intermediate result, then the answer
 
 A pool of 256 problems, each of which a run samples about 25 times. The argument
 of the recipe selects the problems whose temperature rises by 0.1 each time that

@@ -322,8 +322,7 @@ class Trajectories:
   greedy: Reward | None = None  # [B], of the likeliest completions
   demo: Reward | None = None  # [B], of the reference solutions
   group: jax.Array | None = None  # i32 [B], equal for one problem; None: 0..B-1
-  # i32 [N], number of a row among all that the step generated, by which its
-  # verdict is found on the host; -1: generated in an earlier step.
+  # i32 [N], number of a row in its step, for its verdict; -1: earlier steps.
   row: jax.Array | None = None
   account: Account | None = None  # None: these rows are all generated rows
 
@@ -366,6 +365,7 @@ class Batch:
   sum_p_squared: jax.Array | None = None  # f32 [N,T], over the vocabulary
   is_offpolicy: jax.Array | None = None  # bool [N,T]
   token_weight: jax.Array | None = None  # f32 [N,T], of the policy's loss
+  step_label: jax.Array | None = None  # f32 [N,T], 1: the step is correct
   forced: jax.Array | None = None  # bool [N,T], trained hint tokens
   version: jax.Array | None = None  # i32 [N,T], of the weights that sampled
   age: jax.Array | None = None  # i32 [N,T], updates since that version

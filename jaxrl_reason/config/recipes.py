@@ -68,8 +68,8 @@ def smoke(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
   Algorithm, rewards, environment and execution path do not change. Random
   weights of the same family replace a published model. The problems in
-  `PROBLEMS` replace problems from files or downloads, and its pairs replace the
-  pairs of stages that learn from pairs.
+  `PROBLEMS` replace problems from files or downloads, and its pairs and labels
+  of steps replace those of stages that learn from them.
   """
   c.model.update(SIZES)
   c.log_every = 1
@@ -85,7 +85,10 @@ def smoke(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
       own.steps = 2
   c.pretrain.rows = c.sft.rows = c.preference.rows = c.reward_model.rows = 8
   for stage in (c.preference, c.reward_model):
+    stage.heldout = min(stage.heldout, stage.rows)
     stage.pairs = str(PROBLEMS / 'pairs.jsonl') if stage.pairs else ''
+    if stage.get('labels'):
+      stage.labels = str(PROBLEMS / 'steps.jsonl')
   c.rl.update(prompts=8, samples=4, workers=1, cache_segments=1)
   for key, most in dict(parts=2, minibatches=2, overlong=8).items():
     c.rl[key] = min(c.rl[key], most)

@@ -207,9 +207,15 @@ class Teacher(Record):
 class RewardWeights(Record):
   """The reward model behind the reward 'reward_model' (docs/stages.md)."""
 
+  read_with = {'steps': 'weights', 'separator': 'steps'}
+
   # A stage of kind reward_model that is before this one, or WORKDIR[@step] of
   # another run with such a stage and the policy's tokenizer. '': none.
   weights: str = ''
+  # Of a reward model that was trained on labels of steps: min, mean or product
+  # of the probabilities that the steps are correct. '': trained on pairs.
+  steps: str = ''
+  separator: str = ''  # text of one token that ends a step
 
 
 @dataclasses.dataclass(frozen=True)

@@ -112,6 +112,7 @@ class Preference(Training):
   stop_loss: Amount = 0.0  # as sft.stop_loss
 
   # Settings of other supervised stages, which this stage does not have.
+  labels: ClassVar[str] = ''
   minibatches: ClassVar[int] = 1
   padding: ClassVar[str] = 'whole'  # the rows of a pair keep their places
 
@@ -123,23 +124,29 @@ class Preference(Training):
 
 @dataclasses.dataclass(frozen=True)
 class RewardModel(Training):
-  """A stage that trains a reward model on pairs (docs/stages.md).
+  """A stage that trains a reward model (docs/stages.md).
 
-  The reward model begins as a copy of the policy with a new head. The stage
-  does not change the policy.
+  It is trained on pairs, or on labels of steps. It begins as a copy of the
+  policy with a new head. The stage does not change the policy.
   """
+
+  read_with = {'separator': 'labels'}
 
   # As preference.pairs.
   pairs: str = ''
-  rows: Count = 32  # pairs per update, over all devices
+  # Instead of pairs: a file of rows with prompt, completions (a list of steps)
+  # and labels (a list of true and false, one for each step).
+  labels: str = ''
+  separator: str = ''  # text of one token between two steps of `labels`
+  rows: Count = 32  # pairs or solutions per update, over all devices
   heldout: CountOrNone = 0  # as preference.heldout
 
   # Settings of other supervised stages, which this stage does not have.
-  loss: ClassVar[str] = 'bradley_terry'
+  loss: ClassVar[str] = ''
   minibatches: ClassVar[int] = 1
   padding: ClassVar[str] = 'whole'
   stop_loss: ClassVar[float] = 0.0
 
   def micro_batch(self) -> int:
     """Counts the rows of a micro-batch, over all devices."""
-    return 2 * self.rows // self.micro_batches
+    return (1 if self.labels else 2) * self.rows // self.micro_batches

@@ -240,13 +240,16 @@ def with_pairs(
   arguments loads them (`of_earlier_stage`).
 
   Args:
-    configs: of the stages that learn from pairs.
+    configs: of the stages that learn from pairs, or from labels of steps, which
+      `step_labels` loads.
     workdir: of the run.
   """
   found = {}
   for c in configs:
     (kind,) = c.stages
     path, rest = c[kind].pairs, (c.data, tokenizer, render, f'{kind}.pairs')
+    if c[kind].labels:
+      continue
     if path.startswith(OF_STAGE):
       stage = path.removeprefix(OF_STAGE)
       found[path] = functools.partial(load, str(workdir), *rest, stage)

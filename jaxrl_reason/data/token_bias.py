@@ -29,12 +29,16 @@ def make(
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
       raise ValueError(f'{key}: {text!r}: {value!r}: must be a finite number')
-    bias[_ids(text, tokenizer, key)] = value
+    bias[ids_of(text, tokenizer, key)] = value
   return bias
 
 
-def _ids(text: str, tokenizer: Any, key: str) -> list[int]:
-  """Returns the tokens that a key of `biases` names."""
+def ids_of(text: str, tokenizer: Any, key: str) -> list[int]:
+  """Returns the tokens of a text, which must be that of one token, or id:N.
+
+  Raises:
+    ValueError: names the key; there is no such token.
+  """
   found = ID.fullmatch(text)
   if found is None:
     spelled = text.encode()

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from jaxrl_reason import sharding
 from jaxrl_reason.checkpoints import hf, pretrained
 from jaxrl_reason.config import Data, Run
-from jaxrl_reason.data import preference_pairs, tokenizers
+from jaxrl_reason.data import preference_pairs, step_labels, tokenizers
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import families, transformer, zoo
 from jaxrl_reason.planning import depth
@@ -99,7 +99,9 @@ def shapes(
   problems, tokenizer = _texts(config.data, config.seed)
   kinds = [k for k in config.stages if k in preference_pairs.KINDS]
   pair = dict.fromkeys(preference_pairs.FIELDS, '')
-  problems.pairs.update({config[k].pairs: [pair] for k in kinds})
+  for c in (config[k] for k in kinds):
+    row = step_labels.BLANK if c.labels else pair
+    problems.pairs[c.labels or c.pairs] = [row]
   shape = shape_of(config, model, tokenizer)
   shape = depth.cut(shape, layers) if layers else shape
   parts = prepare.assemble(config, mesh, problems, tokenizer, shape)

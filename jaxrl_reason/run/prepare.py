@@ -20,7 +20,7 @@ from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import hf, other_run, pretrained
 from jaxrl_reason.config import Data, Run, rules
 from jaxrl_reason.config import Model as ModelSection
-from jaxrl_reason.data import lengths, preference_pairs
+from jaxrl_reason.data import lengths, preference_pairs, step_labels
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import adapters, families, remat, transformer
 from jaxrl_reason.models.adapters import lora
@@ -92,6 +92,7 @@ def prepare(
     render = problems_lib.renderer(run.data, problems, tokenizer, folder)
     rest = of_pairs, tokenizer, render
     problems = preference_pairs.with_pairs(problems, *rest, workdir)
+    problems = step_labels.with_labels(problems, *rest)
   for split, n in dropped.items():
     if n:
       logging.warning('Dropped %d examples of %s: too long.', n, split)

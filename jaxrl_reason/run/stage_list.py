@@ -98,6 +98,7 @@ def each(config: ml_collections.ConfigDict | Run) -> list[Planned]:
     planned = _with_archive(_planned(run, name, name + number), out)
     planned = _with_earlier(planned, out)
     rules.refuse(order_rules, planned, out)
+    rules.refuse(reward_model_rules, planned, out)
     out.append(planned)
   return out
 
@@ -242,6 +243,34 @@ def _own_pairs(planned: Planned) -> str:
   """
   pairs = getattr(planned.config.training(planned.kind), 'pairs', '')
   return pairs.removeprefix(OF_STAGE) if pairs.startswith(OF_STAGE) else ''
+
+
+def reward_model_rules(planned: Planned, before: list[Planned]) -> rules.Rows:
+  """Refuses to read the reward model of an earlier stage in another way than it
+  was trained.
+  """
+  c, key = planned.config.rl.reward_model, 'rl.reward_model'
+  name = c.weights.removeprefix(OF_STAGE)
+  wanted = planned.kind == 'rl' and c.weights.startswith(OF_STAGE)
+  trained = next((p for p in before if wanted and p.name == name), None)
+  own = trained and trained.config.reward_model
+  return (
+    (
+      own and own.labels and not c.steps,
+      f'{key}.weights={name!r}: the stage was trained on labels of steps; set '
+      f'{key}.steps',
+    ),
+    (
+      own and c.steps and not own.labels,
+      f'{key}.steps={c.steps!r}: {name!r} was trained on pairs, and has no '
+      "rewards of steps; set it to ''",
+    ),
+    (
+      own and own.labels and c.separator not in ('', own.separator),
+      f'{key}.separator={c.separator!r}: the stage has '
+      f'{own and own.separator!r}; set the same',
+    ),
+  )
 
 
 def order_rules(planned: Planned, before: list[Planned]) -> rules.Rows:

@@ -2,7 +2,7 @@
 
   pretrain, sft   next-token loss on all tokens / on the worked solutions
   preference      a loss of pairs of a chosen and a rejected answer
-  reward_model    a reward model on such pairs, beside the policy
+  reward_model    a reward model on pairs or labels of steps, beside the policy
   rl              fused (one program a step) or host (rewards in Python)
 
 `build` makes a Stage; `loop` calls its `dispatch`.
@@ -46,6 +46,7 @@ from jaxrl_reason.run.rl import (
   hidden_settings,
   problem_pool,
   programs,
+  reward_models,
   sources,
   split_step,
 )
@@ -53,7 +54,6 @@ from jaxrl_reason.run.rl import turn_settings as run_turns
 from jaxrl_reason.run.rl.host_step import HostStep
 from jaxrl_reason.run.rl.invalid_rewards import InvalidRewards
 from jaxrl_reason.run.rl.learners import learner
-from jaxrl_reason.update import critics
 from jaxrl_reason.update.learner import Learner
 
 
@@ -267,7 +267,9 @@ def fused_source(
     parts = learn.minibatches * learn.micro_batches
     table, _ = token_bytes_table(tokenizer)
     reward = learn.reward_model
-    reward = reward and functools.partial(critics.evaluate, reward)
+    reward = reward and reward_models.scorer(
+      reward, rl.reward_model, data.completion_len, tokenizer
+    )
     views = Views(
       learn.model, names, learn.start, learn.logprob_chunk, parts, table, reward
     )

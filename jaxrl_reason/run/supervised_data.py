@@ -1,4 +1,4 @@
-"""The rows of supervised stages, and the evaluation of held-out pairs."""
+"""The rows of supervised stages, and the evaluation of held-out ones."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,12 +11,17 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Metrics
 from jaxrl_reason.config import Data
 from jaxrl_reason.config.training import Preference, RewardModel, Training
-from jaxrl_reason.data import pipeline, preference_pairs
+from jaxrl_reason.data import pipeline, preference_pairs, step_labels
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.rl import programs
+from jaxrl_reason.update import critics
 from jaxrl_reason.update.learner import Learner
 
-NAMES = {'preferred': 'preferred', 'preference_margin': 'margin'}
+# Metric of an update -> of held-out rows.
+OF_PAIRS = {'preferred': 'pairs/preferred', 'preference_margin': 'pairs/margin'}
+OF_STEPS = {
+  f'steps/{k}': f'steps/{k}' for k in ('accuracy', 'wrong', 'wrong_found')
+}
 
 
 def examples(
@@ -27,7 +32,9 @@ def examples(
   """
   problems, tokenizer = parts.problems, parts.tokenizer
   if isinstance(c, Preference | RewardModel):
-    pairs = problems.pairs[c.pairs]
+    pairs = problems.pairs[c.labels or c.pairs]
+    if c.labels:
+      return pairs, step_labels.encoder(c, d, tokenizer)
     return pairs, preference_pairs.encoder(c, d, pairs, tokenizer)
 
   def encode(i, example):
@@ -50,7 +57,8 @@ def evaluation(
   encode: Callable[[int, dict], dict],
   parts: Prepared,
 ) -> Callable[[Any], dict[str, float]]:
-  """Returns a function from the state to metrics of the pairs.
+  """Returns a function from the state to metrics of held-out pairs, or of
+  solutions with labels of steps.
 
   Args:
     encode: (index, pair) -> its rows [blocks,T].
@@ -64,14 +72,15 @@ def evaluation(
 
   def evaluate(state):
     found = program(learn, state, rows, parts.root)
-    return {f'eval/pairs/{k}': float(v) for k, v in found.items()}
+    return {f'eval/{k}': float(v) for k, v in found.items()}
 
   return evaluate
 
 
 def metrics(learner: Learner, state, rows, key) -> Metrics:
-  """Averages the metrics of batches of pairs, rows [K,P,blocks,T]. The compiler
-  removes the update, because nothing reads its state.
+  """Averages the metrics of batches, rows [K,P,blocks,T]: of pairs over pairs,
+  and of labels over steps. The compiler removes the update, because nothing
+  reads its state.
   """
 
   def one(row):
@@ -79,4 +88,9 @@ def metrics(learner: Learner, state, rows, key) -> Metrics:
     return programs.preference_steps(learner, state, batch, key)[1]
 
   found = jax.lax.map(one, rows)
-  return {short: jnp.mean(found[name]) for name, short in NAMES.items()}
+  names, n = OF_PAIRS, jnp.ones_like(found['loss'])
+  if learner.critic and learner.critic.output == critics.STEPS:
+    names, n = OF_STEPS, found['steps/number']
+  return {
+    new: jnp.sum(found[name] * n / n.sum()) for name, new in names.items()
+  }

@@ -165,7 +165,8 @@ def _stages(
     own = archives.applied(p, problems, workdir)
     if p.kind in preference_pairs.KINDS:
       with hosts.zero_first():
-        own = preference_pairs.of_earlier_stage(own, p.config[p.kind].pairs)
+        c = p.config[p.kind]
+        own = preference_pairs.of_earlier_stage(own, c.labels or c.pairs)
     stage = stages.build(p, parts._replace(problems=own))
     if place.state is None:
       at = stage_transition.StageTransition(

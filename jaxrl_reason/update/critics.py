@@ -6,6 +6,8 @@
                     PRIME (https://arxiv.org/abs/2502.01456)
   'reward_model'    a reward of whole rows, trained on pairs in a stage of its
                     own (https://arxiv.org/abs/2203.02155)
+  'step_reward'     the same for steps of a solution, trained on a label of each
+                    (https://arxiv.org/abs/2305.20050)
 
 All start as copies of the policy's trained weights and share its frozen
 weights: with adapters a critic is a second set of adapters, not a second model.
@@ -45,8 +47,8 @@ class Critic:
   """A critic; static, so it selects a program.
 
   Attributes:
-    output: a key of `KINDS`: the field of a Batch that it computes, or
-      REWARD_MODEL.
+    output: a key of `KINDS`: the field of a Batch that it computes, or one of
+      REWARD_MODELS.
     model: the policy's functions, which its body shares.
     objective: the loss, from `losses.resolve`; None for a reward model.
     tx: its optimizer; None for a reward model that is only read.
@@ -182,17 +184,86 @@ def _prm_loss(critic: Critic, params, policy, batch, target, denominators):
   return loss, {'prm_loss': jax.lax.stop_gradient(loss)}
 
 
+def _last(rows: Batch | Rows) -> jax.Array:
+  """Returns the column of each row's last token, i32 [N]."""
+  columns = jnp.arange(rows.tokens.shape[1])
+  return jnp.max(jnp.where(rows.valid, columns, 0), axis=1)
+
+
 def _reward(critic: Critic, params, policy, rows: Batch | Rows) -> jax.Array:
   """Computes the reward of each row, [N], from the hidden state of its last
   token.
   """
   body = _body(critic, params['body'], policy)
   hidden = critic.model.hidden(body, rows.tokens, rows.valid)
-  columns = jnp.arange(rows.tokens.shape[1])
-  last = jnp.max(jnp.where(rows.valid, columns, 0), axis=1)
+  last = _last(rows)
   at_last = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
   # A sum, not a product of matrices: TPUs multiply in bfloat16.
   return jnp.sum(at_last.astype(jnp.float32) * params[HEAD], axis=-1)
+
+
+def _step_logits(critic: Critic, params, policy, rows) -> jax.Array:
+  """Computes the logit that the step which ends at a token is correct, of every
+  token, [N,T].
+  """
+  body = _body(critic, params['body'], policy)
+  hidden = critic.model.hidden(body, rows.tokens, rows.valid)
+  return jnp.sum(hidden.astype(jnp.float32) * params[HEAD], axis=-1)
+
+
+def over_steps(
+  critic: Critic,
+  how: str,
+  separator: jax.Array,
+  room: int,
+  params,
+  policy,
+  rows: Rows,
+) -> jax.Array:
+  """Computes the reward of rows [N] from the probabilities that their steps are
+  correct.
+
+  A step ends at a separator in the completion, or at the last token of the row.
+
+  Args:
+    how: a key of `OVER`.
+    separator: i32 [E], tokens that end a step.
+    room: C, the last columns, which are those of completions.
+  """
+  p = jax.nn.sigmoid(_step_logits(critic, params, policy, rows))
+  columns = jnp.arange(rows.tokens.shape[1])
+  ends = jnp.any(rows.tokens[..., None] == separator, axis=-1)
+  ends &= rows.valid & (columns >= len(columns) - room)
+  return OVER[how](p, ends | (columns == _last(rows)[:, None]))
+
+
+# How the reward of a row follows from those of its steps: (probabilities [N,T],
+# mask of the ends of steps) -> [N].
+OVER = {
+  'min': lambda p, ends: jnp.min(jnp.where(ends, p, 1), axis=1),
+  'mean': lambda p, ends: jnp.where(ends, p, 0).sum(axis=1) / ends.sum(axis=1),
+  'product': lambda p, ends: jnp.prod(jnp.where(ends, p, 1), axis=1),
+}
+
+
+def _step_loss(critic: Critic, params, policy, batch, target, denominators):
+  """Computes the mean cross-entropy of the labels of steps, whose last tokens
+  are the mask.
+  """
+  del target
+  logit, label = _step_logits(critic, params, policy, batch), batch.step_label
+  rows = losses.binary_cross_entropy(logit, label, valid=batch.mask)
+  n = jnp.maximum(denominators['tokens'], 1)
+  wrong, found = batch.mask & (label < 0.5), jax.lax.stop_gradient(logit) <= 0
+  right = batch.mask & (found == (label < 0.5))
+  loss = rows.sum() / n
+  return loss, {
+    'loss': jax.lax.stop_gradient(loss),
+    'steps/accuracy': right.sum() / n,
+    'steps/wrong': wrong.sum() / n,
+    'steps/wrong_found': (wrong & found).sum() / n,
+    'steps/number': batch.mask.sum().astype(jnp.float32),
+  }
 
 
 def _pair_loss(critic: Critic, params, policy, batch, target, denominators):
@@ -211,7 +282,8 @@ def _pair_loss(critic: Critic, params, policy, batch, target, denominators):
   }
 
 
-REWARD_MODEL, HEAD = 'reward_model', 'reward_head'
+REWARD_MODEL, STEPS, HEAD = 'reward_model', 'step_reward', 'reward_head'
+REWARD_MODELS = REWARD_MODEL, STEPS  # trained alone, in stages of their own
 _value_init = functools.partial(_with_head, 'value_head')
 _reward_init = functools.partial(_with_head, HEAD)
 
@@ -220,6 +292,7 @@ KINDS = {
   'values': (_value_init, _values, _value_loss),
   'process_reward': (_copy, _implicit_reward, _prm_loss),
   REWARD_MODEL: (_reward_init, _reward, _pair_loss),
+  STEPS: (_reward_init, _step_logits, _step_loss),
 }
 
 

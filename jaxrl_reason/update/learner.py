@@ -138,7 +138,7 @@ class Learner:
   @property
   def trains_critic_alone(self) -> bool:
     """Returns whether updates train a reward model and not the policy."""
-    return bool(self.critic) and self.critic.output == critics.REWARD_MODEL
+    return bool(self.critic) and self.critic.output in critics.REWARD_MODELS
 
   def trained(self, state: TrainState) -> Any:
     """Returns the parameters that the stage trains."""

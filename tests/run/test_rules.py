@@ -51,6 +51,16 @@ PREFERRED = {
   'rl.rewards': dict(preferred=dict(reward='reward_model')),
   'rl.reward_model.weights': 'a_run',
 }
+STEPS = PREFERRED | {
+  'rl.reward_model.steps': 'min',
+  'rl.reward_model.separator': ' ',
+}
+READS = STEPS | {
+  'stages': ('reward_model', 'rl'),
+  'rl.reward_model.weights': 'reward_model',
+  'reward_model.labels': 'b.jsonl',
+  'reward_model.separator': ' ',
+}
 EXAMPLES = [
   ({'stages': ('preference',)}, "preference.pairs='': name a file"),
   (PAIRS | {'preference.loss': 'sft'}, "preference.loss='sft'"),
@@ -71,6 +81,36 @@ EXAMPLES = [
   (
     BRADLEY_TERRY | {'reward_model.balance_coef': 0.1},
     'reward_model.balance_coef=0.1: .* no other term',
+  ),
+  (
+    BRADLEY_TERRY | {'reward_model.labels': 'b.jsonl'},
+    "pairs='a.jsonl' and reward_model.labels='b.jsonl'",
+  ),
+  (
+    {'stages': ('reward_model',), 'reward_model.labels': 'b.jsonl'},
+    "labels='b.jsonl': set reward_model.separator",
+  ),
+  (
+    STEPS | {'rl.reward_model.steps': 'max'},
+    "rl.reward_model.steps='max': choose",
+  ),
+  (
+    STEPS | {'rl.reward_model.separator': ''},
+    "steps='min': set rl.reward_model.separator",
+  ),
+  (
+    READS | {'rl.reward_model.steps': '', 'rl.reward_model.separator': ''},
+    "weights='reward_model': the stage was trained on labels of steps",
+  ),
+  (
+    READS | {'rl.reward_model.separator': '#'},
+    "separator='#': the stage has ' '",
+  ),
+  (
+    READS
+    | {'reward_model.labels': '', 'reward_model.separator': ''}
+    | {'reward_model.pairs': 'a.jsonl'},
+    "steps='min': 'reward_model' was trained on pairs",
   ),
   (
     PREFERRED | {'rl.reward_model.weights': ''},

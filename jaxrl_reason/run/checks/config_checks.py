@@ -275,9 +275,21 @@ def preference_rules(c: Preference) -> rules.Rows:
 def reward_model_rules(c: RewardModel) -> rules.Rows:
   return (
     (
-      not c.pairs,
+      not c.pairs and not c.labels,
       "reward_model.pairs='': name a file of rows with prompt, chosen and "
-      'rejected, the workdir of a run with rollouts, or an rl stage before it',
+      'rejected, the workdir of a run with rollouts, or an rl stage before it; '
+      'or set reward_model.labels',
+    ),
+    (
+      c.pairs and c.labels,
+      f'reward_model.pairs={c.pairs!r} and reward_model.labels={c.labels!r}: '
+      'a reward model is trained on one of them; set the other to '
+      '',
+    ),
+    (
+      c.labels and not c.separator,
+      f'reward_model.labels={c.labels!r}: set reward_model.separator to the '
+      'text between two steps',
     ),
     *rules.apart(
       ': a reward model has no logits, and its loss has no other term; set it '

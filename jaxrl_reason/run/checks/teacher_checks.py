@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.models.adapters import frozen
+from jaxrl_reason.update import critics
 from jaxrl_reason.update.learner import POLICY, SAME
+
+REWARD_MODEL = 'rl.reward_model'
 
 
 def check(c: RL, data: Data, needs: frozenset[str]) -> None:
@@ -67,7 +70,7 @@ def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
 
 
 def reward_weights_rules(c: RL) -> rules.Rows:
-  key, reads = 'rl.reward_model.weights', 'reward_model'
+  key, reads = f'{REWARD_MODEL}.weights', 'reward_model'
   name = next((k for k, v in c.rewards.items() if reads in _kernels(v)), '')
   part, value = f'rl.rewards.{name}', c.reward_model.weights
   return (
@@ -80,6 +83,14 @@ def reward_weights_rules(c: RL) -> rules.Rows:
       value and not name,
       f"{key}={value!r}: no reward reads it; add a part with reward='"
       f"{reads}' to rl.rewards",
+    ),
+    rules.choice(
+      f'{REWARD_MODEL}.steps', c.reward_model.steps, ('', *critics.OVER)
+    ),
+    (
+      c.reward_model.steps and not c.reward_model.separator,
+      f'{REWARD_MODEL}.steps={c.reward_model.steps!r}: set '
+      f'{REWARD_MODEL}.separator to the text that ends a step',
     ),
     *rules.apart(
       f' and {part} cannot be combined: a reward model scores whole '

@@ -57,7 +57,9 @@ def learner(
       tx=optax.identity(),  # the policy is not trained
       start=d.prompt_len,
       critic=critics.Critic(
-        name, model, None, tx, d.prompt_len, trainable=config.trained_paths
+        critics.STEPS if c.labels else critics.REWARD_MODEL,
+        *(model, None, tx, d.prompt_len),
+        trainable=config.trained_paths,
       ),
       **common,
     )

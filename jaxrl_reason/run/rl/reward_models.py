@@ -6,17 +6,21 @@ or of another one, and that the rl stage only reads. Its weights are
 of the policy; one of another run has all weights, with its adapters merged.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from etils import epath
 
 from jaxrl_reason import trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import other_run
+from jaxrl_reason.config.rl_sections import RewardWeights
 from jaxrl_reason.config.run import Model as ModelSection
 from jaxrl_reason.config.training import OF_STAGE
+from jaxrl_reason.data import step_labels
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models import transformer
 from jaxrl_reason.run.rl import teachers
@@ -47,6 +51,24 @@ def of(
     model, trainable = transformer.build(shape), '.*'
   return critics.Critic(
     critics.REWARD_MODEL, model, None, None, start=0, trainable=trainable
+  )
+
+
+def scorer(
+  critic: critics.Critic, c: RewardWeights, completion_len: int, tokenizer
+) -> Callable[..., jax.Array]:
+  """Returns a function of (weights of the reward model, policy's weights, rows)
+  to rewards [N].
+
+  Raises:
+    ValueError: the separator is not one token.
+  """
+  if not c.steps:
+    return functools.partial(critics.evaluate, critic)
+  key = 'rl.reward_model.separator'
+  ends = np.int32(step_labels.separator_ids(c.separator, tokenizer, key))
+  return functools.partial(
+    critics.over_steps, critic, c.steps, ends, completion_len
   )
 
 
