@@ -12,6 +12,7 @@ So each byte crosses once for every device / n of the receiving mesh, and never
 the network between hosts.
 """
 
+import collections
 import dataclasses
 import functools
 import math
@@ -202,9 +203,13 @@ class Transfer:
   def _copied(self, x: jax.Array) -> jax.Array:
     """Copies the shards of an array to the target's devices."""
     to = self._shards(x, 1)
-    have = {_begin(s.index): s.data for s in x.addressable_shards}
-    need = to.addressable_devices_indices_map(x.shape)
-    shards = [have[_begin(index)] for index in need.values()]
+    have = collections.defaultdict(collections.deque)
+    for s in x.addressable_shards:
+      have[_begin(s.index)].append(s.data)
+    need, shards = to.addressable_devices_indices_map(x.shape), []
+    for index in need.values():
+      shards.append(have[_begin(index)][0])
+      have[_begin(index)].rotate()  # all devices that have a shard send it
     shards = jax.device_put(shards, list(need))
     return jax.make_array_from_single_device_arrays(x.shape, to, shards)
 

@@ -611,6 +611,10 @@ EXAMPLES = [
     TWO | QUEUE | {'rl.reference.patience': 5, 'rl.loss.kl_coef': 0.01},
     'rl.reference.patience=5 and rl.staleness=2 cannot be combined with samp',
   ),
+  (
+    TWO | QUEUE | {'rl.temperature_control.residual': 0.1},
+    'temperature_control.residual=0.1 and rl.staleness=2 cannot .* samp',
+  ),
   (TWO | {'stages': ('sft',)}, 'sampler_mesh=.* no effect without an rl st'),
   ({'rl.path': 'gpu'}, "rl.path='gpu': choose fused or host"),
   ({'rl.reference_memory': 'disk'}, "reference_memory='disk': choose device"),

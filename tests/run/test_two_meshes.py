@@ -8,14 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import test_hosts
 from jax.sharding import NamedSharding, PartitionSpec
 from test_faults import Runs
+from test_hosts import env
 from test_recipe_features import recipe, rows
 from test_resume import content
 
 from jaxrl_reason.run import train, two_meshes
 from jaxrl_reason.run.records import rollout_files
 from jaxrl_reason.run.rl import split_step
+
+__all__ = ['env']
 
 COIN = dict(answer=dict(reward='random', kwargs=dict(p=0.5)))
 STEP = {
@@ -202,3 +206,29 @@ def test_killed_at_random_moments_and_resumed(runs, tmp_path, stale):
   found = content(tmp_path / 'run')
   assert found == content(tmp_path / 'untouched')
   assert any(r.get('train/grad_norm', 0) > 0 for r in found)
+
+
+@pytest.mark.slow
+def test_two_processes_of_four_devices_equal_one_of_eight(env, tmp_path):
+  """Each process has half of both meshes."""
+  keys = test_hosts.FUSED | {
+    'rl.steps': 4,
+    'rl.steps_per_dispatch': 1,
+    'rl.prompts': 8,
+    'rl.old_logp': 'sampler',
+    'rl.staleness': 1,
+    'mesh': (1, 4, 1),
+    'sampler_mesh': (2, 2, 1),
+  }
+  for n, devices in ((1, 8), (2, 4)):
+    flags = f'--xla_force_host_platform_device_count={devices}'
+    own = env | {'XLA_FLAGS': env['XLA_FLAGS'] + f' {flags}'}
+    runs = [(tmp_path / str(n), keys)]
+    started = test_hosts.start_worker(own, tmp_path / f'log{n}', n, runs)
+    test_hosts.finish(started, tmp_path / f'log{n}')
+  one, two = (rows(tmp_path / str(n)) for n in (1, 2))
+  assert len(one) == 2 and one[-1]['train/grad_norm'] > 0
+  for a, b in zip(one, two, strict=True):
+    for name in a:
+      if name.startswith(('train/', 'eval/')):
+        np.testing.assert_allclose(b[name], a[name], rtol=2e-4, atol=1e-5)

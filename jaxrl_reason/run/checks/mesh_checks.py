@@ -58,6 +58,8 @@ def sampler_rules(run: Run) -> rules.Rows:
     *rules.apart(
       early,
       rl__hints__room=c.staleness and c.hints.room,
+      rl__temperature_control__residual=c.staleness
+      and c.temperature_control.residual,
       rl__reference__patience=c.staleness and c.reference.patience,
     ),
   )
