@@ -47,6 +47,7 @@ class Phase:
     calls: calls per step; below 1 if a call has several steps.
     decode_trips: iterations of its loops over tokens; empty: it has none.
     flops: of all chips, by the model's formula, without remat.
+    mesh: if it is not that of the run.
   """
 
   name: str
@@ -56,6 +57,7 @@ class Phase:
   calls: float
   decode_trips: tuple[int, ...]
   flops: float
+  mesh: Mesh | None = None
 
   def lower(self, mesh: Mesh) -> jax.stages.Lowered:
     with jax.set_mesh(mesh):
@@ -149,7 +151,7 @@ def evaluation(parts: Prepared) -> Phase:
   sampling = rest[0].replace(temperature=_lay(temperature, where))
   args = state.params, *_lay((*prompt, ids), where), sampling, *rest[1:]
   calls = grid.n_units
-  flops = calls * _Costs(parts).generate(grid.b, grid.s)
+  flops = calls * Costs(parts).generate(grid.b, grid.s)
   loops = sampler.trips(d.completion_len, 0, grid.s)
   trips = tuple(most for _, most in loops)
   how = _env(parts, turns.scored)
@@ -162,7 +164,7 @@ def evaluation(parts: Prepared) -> Phase:
   return Phase(EVALUATE, program, args, state, calls, trips, flops)
 
 
-class _Costs:
+class Costs:
   """Counts FLOPs by the model's formula: forward 1 and gradient 2 passes."""
 
   def __init__(self, parts: Prepared):
@@ -222,6 +224,8 @@ def _learner(parts: Prepared, name: str) -> tuple[Learner, Layout]:
   """Returns the learner of a stage and the layout of its state."""
   config, model = parts.config, parts.model
   learner = stages.abstract_learner(config, model, name, parts.problems)
+  # The steps that train: costs of a conditional are not counted.
+  learner = dataclasses.replace(learner, waits=False)
   where = stages.layout(name, config.rl, config.data, learner, parts)
   return learner, where
 
@@ -254,7 +258,7 @@ def _of_rows(parts: Prepared, name: str, k: int) -> tuple[tuple, int, float]:
   examples, encode = supervised_data.examples(c, parts.config.data, parts)
   row = encode(0, examples[0])
   rows = _lay(_stacked(row, k, c.rows), sharding.row_sharding(parts.mesh, 1))
-  state, costs = state_of(layout), _Costs(parts)
+  state, costs = state_of(layout), Costs(parts)
   key = _lay(parts.root, sharding.replicated(parts.mesh))
   scored = learner.reads_reference + bool(learner.teacher) + learner.moves
   n_logits = costs.length - learner.start
@@ -305,7 +309,7 @@ def _fused(parts: Prepared) -> Phase:
   gen = stages.generation(c, d, parts.model)
   everywhere = sharding.replicated(parts.mesh)
   rest = _lay((parts.root, sampling, parts.stop), everywhere)
-  k, costs = c.steps_per_dispatch, _Costs(parts)
+  k, costs = c.steps_per_dispatch, Costs(parts)
   scored, passes = _passes(learner)
   names = device.reads(c.rewards, parts.problems.kernel)
   share = (c.views.hidden.layer % parts.shape.layers + 1) / parts.shape.layers
@@ -343,7 +347,7 @@ def _host(parts: Prepared) -> list[Phase]:
   learner, layout = _learner(parts, 'rl')
   gen = stages.generation(c, config.data, parts.model)
   sampling = stages.sampling_of(c, parts.tokenizer)
-  costs, mesh = _Costs(parts), parts.mesh
+  costs, mesh = Costs(parts), parts.mesh
   everywhere, rows = sharding.replicated(mesh), sharding.row_sharding(mesh)
   root, sampling, stop = _lay((parts.root, sampling, parts.stop), everywhere)
   state = state_of(layout)

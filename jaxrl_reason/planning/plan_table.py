@@ -14,7 +14,7 @@ import jax
 
 from jaxrl_reason import trees
 from jaxrl_reason.planning import described_model as described
-from jaxrl_reason.planning import phases, roofline
+from jaxrl_reason.planning import phases, roofline, split_plan
 from jaxrl_reason.run.process import chips
 
 GIB = chips.GIB
@@ -219,6 +219,7 @@ def table(facts: dict) -> str:
     *_exchanges(facts['phases']),
     '',
     *_speed_lines(facts),
+    *split_plan.lines(facts),
     *_depth_lines(facts),
   ]
   if found := facts.get('evaluation'):
@@ -266,6 +267,8 @@ def _speed_lines(facts: dict) -> list[str]:
       f'; at most {facts["tokens_per_s"]:,.0f} tokens/s, '
       f'{facts["tokens_per_s_device"]:,.0f} a device'
     )
+  if 'split' in facts:
+    return out  # both programs run at the same time
   waited, whole = facts['exposed_seconds'], facts['ordered_seconds']
   out.append(
     f'in the order of the compiled program: {whole:.3g} s, {waited:.3g} s of '

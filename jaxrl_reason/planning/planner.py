@@ -15,6 +15,7 @@ from jaxrl_reason.planning import (
   plan_table,
   roofline,
   seeds,
+  split_plan,
 )
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.planning import plan_settings as settings
@@ -43,6 +44,7 @@ class Planner:
     self.config, self.model, self.say = config, model, say
     self.only, self.by_depth = tuple(only), by_depth
     self.devices = described.devices(topology, slices)
+    self.topology = topology
     self.machine = roofline.Machine(
       chips.chip_of(topology), chips.torus_of(topology), slices
     )
@@ -53,13 +55,17 @@ class Planner:
     Args:
       layers: of the model; 0: all.
     """
-    mesh = sharding.make_mesh(config.mesh, self.devices)
-    return abstract.shapes(config, mesh, self.model, layers)
+    if not config.sampler_mesh:
+      mesh = sharding.make_mesh(config.mesh, self.devices)
+      return abstract.shapes(config, mesh, self.model, layers)
+    mesh, sampler = split_plan.meshes(config, self.topology, self.devices)
+    parts = abstract.shapes(config, mesh, self.model, layers)
+    return parts._replace(sampler_mesh=sampler)
 
   def plan(self) -> dict:
     """Returns the facts of the recipe as it is."""
     parts = self.parts(self.config)
-    names = [p.name for p in phases.phases(parts)]
+    names = [p.name for p in split_plan.all_phases(parts)]
     unknown = set(self.only) - set(names)
     if unknown:
       raise ValueError(f'--only={sorted(unknown)}: the phases are {names}')
@@ -71,10 +77,29 @@ class Planner:
     if phases.EVALUATE in wanted:
       given = self.config, parts.mesh, each
       facts['evaluation'] = plan_table.evaluation_facts(*given)
+    if parts.sampler_mesh is not None:
+      facts |= split_plan.facts(each, parts, self.machine, self.devices)
+      facts['one_mesh'] = self._one_mesh(parts)
     at = self._depths(parts.shape)
     if len(at) > 1:
       facts |= {'depths': at, 'layers': parts.shape.layers}
     return facts
+
+  def _one_mesh(self, parts) -> dict:
+    """Returns the facts of a step of the same recipe on one mesh of all
+    devices, whose data axis is longer; {'why'}: it cannot be.
+    """
+    mesh = (-1, *parts.config.mesh[1:])
+    try:
+      one = self.parts(parts.config.changed(sampler_mesh=(), mesh=mesh))
+      each = self.facts_of(one, (split_plan.WHOLE,))
+    except ValueError as e:
+      return {'why': str(e)}
+    given = one.config, one.mesh, each, (split_plan.WHOLE,), self.machine
+    found = plan_table.plan_facts(*given)
+    if 'step_seconds' not in found:
+      return {'why': f'needs {each[0]["needs_gib"]:.1f} GiB a chip'}
+    return {k: found[k] for k in ('mesh', 'step_seconds', 'serial_seconds')}
 
   def _depths(self, shape) -> tuple[int, ...]:
     """Returns the numbers of layers to compile."""
@@ -91,7 +116,7 @@ class Planner:
     @functools.cache
     def made(n: int) -> dict:
       run = parts if n == layers else self.parts(parts.config, n)
-      return {p.name: (p, run) for p in phases.phases(run)}
+      return {p.name: (p, run) for p in split_plan.all_phases(run)}
 
     at = self._depths(parts.shape)
     for name in names:
@@ -106,13 +131,14 @@ class Planner:
 
   def _compiled(self, phase: phases.Phase, parts) -> dict:
     """Returns the facts of a phase at the depth of `parts`."""
+    mesh = phase.mesh or parts.mesh
     try:
-      found = described.measure(phase, parts.mesh, parts.shape.experts)
+      found = described.measure(phase, mesh, parts.shape.experts)
     except described.DoesNotFit as e:
       return plan_table.no_room(e)
     what = f'{phase.name} ({parts.shape.layers} layers)'
     self.say(f'{what}: compiled in {found.compile_s:.0f} s')
-    return plan_table.phase_facts(found, self.machine, parts.mesh)
+    return plan_table.phase_facts(found, self.machine, mesh)
 
   def largest(self, facts: dict) -> int:
     """Finds the most prompts that fit, for the phase with the largest

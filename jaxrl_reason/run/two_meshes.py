@@ -67,18 +67,27 @@ def split(
     )
   trained = [d for mine in own for d in mine[:-share]]
   sampled = [d for mine in own for d in mine[-share:]]
-  return (
-    sharding.make_mesh(shape, trained),
-    sharding.make_mesh(sampler, sampled),
-  )
+  return _mesh(shape, trained), _mesh(sampler, sampled)
 
 
-def wires(a: Mesh, b: Mesh) -> int:
-  """Counts the shards in which an array moves between two meshes: the largest
-  number that divides the devices of a process in both.
+def _mesh(shape: Sequence[int], devices: list) -> Mesh:
+  """Makes a mesh of some of the devices of a job."""
+  try:
+    return sharding.make_mesh(shape, devices)
+  except AssertionError:
+    # jax arranges only boxes of a torus: here the order of devices remains.
+    shape = [*shape, 1][:4]
+    known = math.prod(n for n in shape if n > 0)
+    shape = [len(devices) // known if n < 0 else n for n in shape]
+    grid = np.array(devices, object).reshape(shape)
+    return Mesh(grid, sharding.AXES, axis_types=(AxisType.Auto,) * 4)
+
+
+def wires(a: int, b: int, processes: int) -> int:
+  """Counts the shards in which an array moves between meshes of a and b
+  devices: the largest number that divides the devices of a process in both.
   """
-  hosts = len({d.process_index for d in a.devices.flat})
-  return math.gcd(a.size // hosts, b.size // hosts)
+  return math.gcd(a // processes, b // processes)
 
 
 def _wire_mesh(mesh: Mesh, n: int) -> Mesh:
@@ -160,7 +169,8 @@ class Transfer:
 
   @functools.cached_property
   def _wires(self) -> tuple[Mesh, Mesh]:
-    n = wires(self.source, self.target)
+    processes = len({d.process_index for d in self.source.devices.flat})
+    n = wires(self.source.size, self.target.size, processes)
     return _wire_mesh(self.source, n), _wire_mesh(self.target, n)
 
   @functools.cached_property

@@ -266,6 +266,13 @@ def _when(x: jax.Array) -> float:
   return time.monotonic()
 
 
+def without_queue(source: Callable) -> tuple[Callable, Delay | None]:
+  """Returns a step's source without the queue around it, and the queue."""
+  if isinstance(source, RoundsSource) and isinstance(source.kind, Delay):
+    return source.source, source.kind
+  return source, None
+
+
 def make(
   learn: Learner,
   source: Callable,
@@ -279,9 +286,7 @@ def make(
     source: of a step; the queue is outermost, if there is one.
     shardings: of the state.
   """
-  kind = None
-  if isinstance(source, RoundsSource) and isinstance(source.kind, Delay):
-    source, kind = source.source, source.kind
+  source, kind = without_queue(source)
   trainer, sampler = parts.mesh, parts.sampler_mesh
   laid = sharding.shardings(learn.model.specs, sampler, sharding.TRAIN_RULES)
   by_path = trees.flatten(laid)

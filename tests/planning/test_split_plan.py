@@ -1,0 +1,80 @@
+"""A plan for two meshes: programs, transfers and the time of a step."""
+
+import jax
+import pytest
+from paths import ROOT, load_recipe
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.models import spec
+from jaxrl_reason.planning import abstract, phases, roofline, split_plan
+from jaxrl_reason.run import two_meshes
+from jaxrl_reason.run.process import chips
+
+MACHINE = roofline.Machine(chips.CHIPS['v5e'], (2, 4))
+
+
+def made(stale: int):
+  """Returns the abstract parts of a recipe on four and four devices."""
+  c = config_lib.read(load_recipe(ROOT / 'tests/tiny_recipe.py').get_config())
+  c = c.changed(
+    stages=('rl',),
+    sampler_mesh=(1, 4, 1),
+    rl__staleness=stale,
+    rl__steps_per_dispatch=1,
+    rl__old_logp='sampler' if stale else 'trainer',
+  )
+  mesh, sampler = two_meshes.split(c.mesh, c.sampler_mesh, jax.devices()[:8])
+  return abstract.shapes(c, mesh)._replace(sampler_mesh=sampler)
+
+
+@pytest.mark.parametrize('stale', [0, 2])
+def test_the_halves_of_a_step_have_its_work_on_their_own_devices(stale):
+  parts = made(stale)
+  *_, sample, update = split_plan.all_phases(parts)
+  (whole,) = (p for p in phases.phases(parts) if p.name == 'step')
+  assert (sample.name, update.name) == ('sample', 'update')
+  assert sample.flops + update.flops == pytest.approx(whole.flops)
+  assert 0 < sample.flops < update.flops
+  for phase, mesh in ((sample, parts.sampler_mesh), (update, parts.mesh)):
+    lowered = phase.lower(phase.mesh or parts.mesh)
+    (shape,) = {x.sharding.mesh for x in jax.tree.leaves(phase.state)}
+    assert shape == mesh
+    assert f'num_partitions = {mesh.size}' in lowered.as_text()[:400]
+
+
+def test_the_step_takes_the_longer_half_and_in_turns_the_sum():
+  def phase(name, seconds):
+    keys = 'step_seconds', 'serial_seconds', 'ordered_seconds'
+    work = {'flops': 1.0, 'model_flops': 4e12, 'calls_per_step': 1}
+    return {'phase': name} | dict.fromkeys(keys, seconds) | work
+
+  each = [phase('sample', 3.0), phase('update', 5.0)]
+  given = MACHINE, jax.devices()[:8]
+  ahead, turns = (split_plan.facts(each, made(k), *given) for k in (1, 0))
+  sent = ahead['split']['weights_seconds']
+  assert ahead['step_seconds'] == 5.0
+  assert turns['step_seconds'] == pytest.approx(8.0 + sent)
+  # 4 chips each compute 4e12 twice, of 8 chips' peak.
+  assert ahead['mfu'] == pytest.approx(8 * 4e12 / 5.0 / (8 * 197e12))
+  one = {'mesh': {'data': 8}, 'step_seconds': 6.0, 'serial_seconds': 6.0}
+  text = '\n'.join(split_plan.lines(ahead | {'one_mesh': one}))
+  assert '1.20 to 1.20 times as many steps' in text
+
+
+def test_weights_cross_once_for_every_shard():
+  parts = made(1)
+  found = split_plan.transfer(parts, MACHINE, hosts=1)
+  params = 4 * spec.n_params(parts.model.specs)
+  assert found['weights_bytes'] == params
+  # A quarter is gathered, and then crosses, over one dimension of the torus.
+  quarter, ici = params / 4, 200e9
+  want = 2 * quarter / (ici / 2)
+  assert found['weights_seconds'] == pytest.approx(want)
+
+
+def test_the_slice_of_a_half_is_a_box():
+  assert split_plan.box('v5e:4x4', 4) == 'v5e:2x2'
+  assert split_plan.box('v5e:4x4', 12) == 'v5e:3x4'
+  assert split_plan.box('v5p:4x4x4', 32) == 'v5p:2x4x4'
+  with pytest.raises(ValueError, match='v5e:4x4 has no box of 5 chips'):
+    split_plan.box('v5e:4x4', 5)
