@@ -1,9 +1,11 @@
 """Learns from pairs of its own completions: a preference stage before RL, or a
-reward model and RL on its reward.
+reward model and RL on its reward. A variant learns from labels of steps.
 
   tools/run --config=configs/pairs_tiny.py --workdir=runs/preference
   tools/run --config=configs/pairs_tiny.py:reward_model \\
     --workdir=runs/reward_model
+  .venv/bin/python configs/pairs_tiny.py runs/labels.jsonl
+  tools/run --config=configs/pairs_tiny.py:steps --workdir=runs/steps
 
   problem   4-1+2%5=      evaluated from left to right
   solution  3#0           every running total, then the answer
@@ -19,6 +21,8 @@ argument of the recipe selects what follows:
                 measures
   mixed         the same, with equal weights of reward model and verifier
   verifier      RL with the verifier alone, directly after the supervised stage
+  steps         a process reward model of 8,192 labelled solutions, which the
+                command above writes, then RL on its lowest reward of a step
 
 Sampled pass@1, 256 held-out problems x 4, by steps of the last rl stage; share
 of correct completions of training problems in its last five steps; and the
@@ -37,6 +41,9 @@ reward of the reward model in its first and its last five:
   mixed         seed 0  0.226   0.250   0.482   0.732     -0.21  3.77
                 seed 1  0.249   0.282   0.368   0.805     -0.44  4.25
                 seed 2  0.348   0.408   0.334   0.636      0.58  4.15
+  steps         seed 0  0.226   0.286   0.299   0.523      0.62  0.85
+                seed 1  0.249   0.467   0.435   0.421      0.67  0.89
+                seed 2  0.348   0.393   0.443   0.441      0.51  0.69
 
 The preference stage raises pass@1 by 0.02 to 0.12, and RL after it ends higher
 than RL without it in every seed: by 0.335, 0.144 and 0.147. The 50 steps of
@@ -56,14 +63,34 @@ differ. With operands up to 9, the accuracy of the policy fell in a run on one
 seed. With six operations modulo 7, the reward model did not learn (accuracy
 0.56 after 90 steps), and RL on its reward ended at 0.
 
+The variant `steps` raises pass@1 in every seed, by 0.07 to 0.19, and less than
+the verifier in every seed. Half of its labelled solutions have a wrong step,
+and 0.60 of the steps are correct. Its accuracy on 1,024 held-out solutions, of
+problems that it was not trained on, by steps of its stage:
+
+             50      100     200     300     400
+  seed 0     0.609   0.666   0.752   0.844   0.875
+  seed 1     0.633   0.707   0.750   0.803   0.913
+  seed 2     0.611   0.665   0.764   0.823   0.808
+
 A run takes 1 to 2 minutes on two cores.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
 
-from jaxrl_reason import config as config_lib
+import json
+import re
+import sys
 
-VARIANTS = ('preference', 'reward_model', 'mixed', 'verifier')
+import numpy as np
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.verifiers import tasks
+from jaxrl_reason.verifiers.tasks import problem
+
+VARIANTS = ('preference', 'reward_model', 'mixed', 'verifier', 'steps')
+KNOBS = dict(ops='+-', modulus=5, min_ops=2, max_ops=2, max_operand=4)
+LABELS = 'runs/labels.jsonl'  # of the variant `steps`
 # Samples completions of the policy, which it does not train.
 SAMPLES = dict(
   kind='rl',
@@ -81,7 +108,7 @@ SAMPLES = dict(
 def get_config(variant: str):
   c = config_lib.default()
   c.data.update(name='arithmetic', prompt_len=12, completion_len=8)
-  c.data.knobs = dict(ops='+-', modulus=5, min_ops=2, max_ops=2, max_operand=4)
+  c.data.knobs = dict(KNOBS)
   c.model.update(layers=2, width=64, mlp=128, heads=4, kv_heads=4)
   c.model.update(head_dim=16, qk_norm=True)
   c.sft.update(steps=400, rows=64, stop_loss=0.3, steps_per_dispatch=5)
@@ -91,7 +118,12 @@ def get_config(variant: str):
   c.eval.update(every=50, problems=256, samples=4, harder=False)
   c.checkpoint.update(every=50)
   c.log_every = 5
-  if variant != 'verifier':
+  if variant == 'steps':
+    c.stages = ('sft', 'reward_model', 'rl')
+    c.reward_model.update(labels=LABELS, separator=problem.MARKER, rows=64)
+    c.reward_model.update(steps=400, steps_per_dispatch=5, heldout=1024)
+    c.rl.reward_model.update(steps='min', separator=problem.MARKER)
+  elif variant != 'verifier':
     kind = 'preference' if variant == 'preference' else 'reward_model'
     c.stages = ('sft', 'samples', kind, 'rl')
     c.named = {'samples': SAMPLES}
@@ -99,10 +131,37 @@ def get_config(variant: str):
     c.preference.update(steps=100)
     c.preference.optimizer.update(lr=3e-4)
     c.rollouts.update(every=1, problems=64)
-  if variant in ('reward_model', 'mixed'):
+  if variant in ('reward_model', 'mixed', 'steps'):
     c.rl.reward_model.weights = 'reward_model'
     c.rl.rewards = dict(
       answer=dict(reward='task', weight=float(variant == 'mixed')),
       preferred=dict(reward='reward_model', weight=1.0),
     )
   return c
+
+
+def labelled(example: dict, rng: np.random.Generator) -> dict:
+  """Returns a solution with labels of its steps; half have a wrong step, from
+  which the other steps follow.
+  """
+  first, *terms = re.findall(r'[+-]?\d+', example['prompt'].partition('%')[0])
+  wrong_at, modulus = rng.integers(2 * len(terms)), KNOBS['modulus']
+  value, steps = int(first), []
+  for i, term in enumerate(terms):
+    value += int(term) + (i == wrong_at) * rng.integers(1, modulus)
+    steps.append(str(value % modulus))
+  labels = [bool(i < wrong_at) for i in range(len(terms))]
+  return {'prompt': example['prompt'], 'completions': steps, 'labels': labels}
+
+
+def write(path: str, n: int = 8192) -> None:
+  """Writes n labelled solutions."""
+  rng, task = np.random.default_rng(7), tasks.get('arithmetic')
+  with open(path, 'w') as f:
+    for _ in range(n):
+      example = task.generate(rng, **{**task.knobs, **KNOBS})
+      f.write(json.dumps(labelled(example, rng)) + '\n')
+
+
+if __name__ == '__main__':
+  write(sys.argv[1] if len(sys.argv) > 1 else LABELS)

@@ -28,6 +28,7 @@ PATHS = sorted((ROOT / 'configs').glob('*.py'))
 ARGUMENTS = [(path, 'smoke') for path in PATHS]
 ARGUMENTS += [(ROOT / 'configs' / 'grpo_gsm8k.py', 'qwen3_1p7b,smoke')]
 ARGUMENTS += [(ROOT / 'configs' / 'distill_tiny.py', 'jsd,smoke')]
+ARGUMENTS += [(ROOT / 'configs' / 'pairs_tiny.py', 'steps,smoke')]
 IDS = [f'{path.stem}:{argument}' for path, argument in ARGUMENTS]
 
 
