@@ -40,6 +40,8 @@ def parser() -> command.Parser:
   p.number('--batch', 256, 'completions at a time, over all devices')
   p.text('--temperature', '1', 'sampling temperatures, with commas between')
   p.sampling()
+  p.number('--power', 1.0, 'of the distribution of completions; 1: its own')
+  p.number('--moves', 0, 'of the Markov chain that samples from the power')
   p.number('--max_new', 0, "tokens of a completion; 0: the run's, or 512")
   p.number('--chunk', 0, "tokens of a completion's chunk; 0: the run's")
   p.number('--carry', 0, 'tokens that a chunk carries into the next')
@@ -91,7 +93,8 @@ def options(a):
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
   same = (
     'k batch top_k top_p min_p repetition_penalty presence_penalty '
-    'frequency_penalty chunk carry least wait most final seed system '
+    'frequency_penalty chunk carry least wait most final power moves '
+    'seed system '
     'base ngram contamination_limit allow_contamination workers timeout_s'
   ).split()
   return session.Options(

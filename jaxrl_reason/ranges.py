@@ -73,6 +73,8 @@ FORCING = {'least': COUNT_OR_NONE, 'most': COUNT_OR_NONE}
 EVALUATE = {
   **{k: v for k, v in SAMPLING.items() if k != 'temperature'},
   **FORCING,
+  'power': Range(1, whole=False),
+  'moves': COUNT_OR_NONE,
   'chunk': COUNT_OR_NONE,
   'carry': COUNT_OR_NONE,
   'k': COUNT_OR_NONE,

@@ -15,6 +15,7 @@ from jaxrl_reason.evals import (
 from jaxrl_reason.evals.suites import Suite
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models.chunk_layout import Chunks
+from jaxrl_reason.rollouts.power_sampling import Power
 
 MAX_NEW = 512  # for models without a run that has a completion length
 
@@ -46,6 +47,8 @@ class Options:
   wait: str = ''
   most: int = 0
   final: str = ''
+  power: float = 1.0
+  moves: int = 0
   seed: int = 0
   dtype: str | None = None
   mesh: Sequence[int] = (-1, 1, 1)
@@ -74,6 +77,7 @@ def of(
   max_new = o.max_new
   if max_new is None:
     max_new = run_config.data.completion_len if run_config else MAX_NEW
+  chunks = _chunks(o, run_config, max_new)
   same = ('greedy', 'top_k', 'top_p', 'min_p', 'seed', 'system')
   return {
     'model': model,
@@ -90,7 +94,8 @@ def of(
     **{k: getattr(o, k) for k in same},
     **forced(o),
     **_repeats(o),
-    **_chunks(o, run_config, max_new),
+    **chunks,
+    **_power(o, temperature, chunks),
   }
 
 
@@ -110,6 +115,38 @@ def chunks_of(settings: dict[str, Any]) -> Chunks | None:
   if 'chunk' not in settings:
     return None
   return Chunks(settings['chunk'], settings['carry'])
+
+
+def _power(o: Options, temperature: float, chunks: dict) -> dict[str, Any]:
+  """Returns the power of the distribution and the moves; {}: none.
+
+  Raises:
+    ValueError: one of both is missing, or another setting changes the
+      distribution.
+  """
+  if o.power == 1 and not o.moves:
+    return {}
+  if o.power == 1 or not o.moves:
+    raise ValueError(
+      f'--power={o.power:g} and --moves={o.moves} go together: set a power '
+      'above 1 and at least one move'
+    )
+  own = sampling_settings.NEUTRAL | dict(logit_bias={}, least=0, most=0)
+  values = vars(o) | {'temperature': temperature}
+  wrong = [k for k in own if values[k] != own[k]] + ['chunk'] * bool(chunks)
+  if wrong:
+    raise ValueError(
+      f"--power={o.power:g} samples from a power of the model's own "
+      f'distribution, and cannot be combined with --{wrong[0]}'
+    )
+  return {'power': o.power, 'moves': o.moves}
+
+
+def power_of(settings: dict[str, Any]) -> Power | None:
+  """Returns the power of the distribution of a cell's answers."""
+  if 'power' not in settings:
+    return None
+  return Power(settings['power'], settings['moves'])
 
 
 def forced(o: Options) -> dict[str, Any]:

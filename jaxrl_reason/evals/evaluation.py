@@ -224,6 +224,7 @@ def _answer(
         forced=forced,
         base=base,
         chunks=cell_settings.chunks_of(settings),
+        power=cell_settings.power_of(settings),
       )
     if a.suite.reward not in graders:
       graders[a.suite.reward] = _grader(o, a.suite.reward, stack)

@@ -28,7 +28,7 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.rollouts import chunks as chunks_lib
-from jaxrl_reason.rollouts import forcing, sampler, turns
+from jaxrl_reason.rollouts import forcing, power_sampling, sampler, turns
 from jaxrl_reason.verifiers import confidence, records
 
 BASE = 'base_logp'  # of records
@@ -126,6 +126,7 @@ def make_generate(
   base: Model | None = None,
   forced: forcing.Forcing | None = None,
   chunks: Chunks | None = None,
+  power: power_sampling.Power | None = None,
 ) -> Callable[..., Rollout]:
   """Compiles (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout.
   With an environment, its encoded problems are the last argument.
@@ -138,6 +139,8 @@ def make_generate(
       of both models'.
     forced: forced tokens, or None.
     chunks: of completions, with a carried tail; None: no chunks.
+    power: of the distribution; `cell_settings` refuses it with `forced` and
+      `chunks`.
 
   Raises:
     ValueError: chunks with settings that need whole completions.
@@ -160,7 +163,10 @@ def make_generate(
     rest |= dict(policy_logp=details, entropy=details)
     if chunks is not None:
       return chunks_lib.generate(chunks, *given, **rest)
-    out = sampler.generate(*given, **rest, forcing=forced)
+    if power is None:
+      out = sampler.generate(*given, **rest, forcing=forced)
+    else:
+      out = power_sampling.generate(power, *given, **rest)
     if base is None:
       return out
     return out.replace(views=_of_base(base, of_base, tokens, valid, out))
