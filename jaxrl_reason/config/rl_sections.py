@@ -244,8 +244,8 @@ class Probe(Record):
 
   read_with = {'*': 'rate'}
 
-  rate: Amount = 0.0  # learning rate, about 4; 0: there is no probe
-  updates: Count = 16  # gradient steps of the probe in a step
+  rate: Amount = 0.0  # learning rate, about 1; 0: there is no probe
+  updates: Count = 4  # gradient steps of the probe in a step
   decay: Amount = 1e-3  # penalty of half the squared length of its weights
   # Share of the policy's loss that is weighted by the change of the probe's
   # prediction at a token; 0: all tokens of a row count equally.
