@@ -177,7 +177,10 @@ class Profile(Record):
 class Run(Record):
   """The config of a run."""
 
-  read_with = {'remat_gib': 'model.remat=auto'}
+  read_with = {
+    'remat_gib': 'model.remat=auto',
+    'sampler_dtype': 'sampler_mesh',
+  }
 
   seed: Seed = 0  # of weights, order of problems and sampling
   # Stages in order: pretrain, sft, preference, reward_model, rl, or names in
@@ -200,6 +203,10 @@ class Run(Record):
   # `mesh` train: sizes along the same axes, such as (1, 4, 1); (): none
   # (docs/two_meshes.md).
   sampler_mesh: tuple = ()
+  # Storage of the weights on that mesh: float32, bfloat16, or int8 with a scale
+  # per output, as of frozen_dtype. With less precision than model.dtype the
+  # sampled distribution differs from the trained one.
+  sampler_dtype: str = 'float32'
   # Folder that caches compiled programs; '': none; auto: the environment's
   # JAX_COMPILATION_CACHE_DIR, or else a folder in the user's cache.
   compile_cache: str = 'auto'

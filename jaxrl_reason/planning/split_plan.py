@@ -18,7 +18,7 @@ from jaxrl_reason.models import spec
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.planning import phases, roofline
 from jaxrl_reason.planning.phases import Phase
-from jaxrl_reason.run import two_meshes
+from jaxrl_reason.run import stages, two_meshes
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.process import chips
 from jaxrl_reason.run.rl import programs, split_step
@@ -82,8 +82,13 @@ def _halves(parts: Prepared, whole: Phase) -> list[Phase]:
   """
   here = parts._replace(mesh=parts.sampler_mesh)
   (there,) = (p for p in phases.phases(here) if p.name == WHOLE)
-  learner, source, state, prompts, *rest = there.args
+  learner, _, state, prompts, *rest = there.args
+  c, d = parts.config.rl, parts.config.data
+  learner = split_step.sampler_learner(learner, parts.config)
+  given = parts.problems.kernel, parts.tokenizer
+  source, _, _ = stages.fused_source(c, d, learner, *given)
   source, kind = split_step.without_queue(source)
+  state = state.replace(params=_weights(learner.model.specs, here.mesh))
   prompts = jax.tree.map(_first, prompts)
   everywhere = sharding.replicated(parts.sampler_mesh)
   root, sampling, stop = rest
@@ -93,7 +98,7 @@ def _halves(parts: Prepared, whole: Phase) -> list[Phase]:
   settings = _laid(settings, everywhere)
   static, given = (source, kind is not None), (state.params, prompts, root)
   given = *given, settings, stop
-  costs, c = phases.Costs(parts), parts.config.rl
+  costs = phases.Costs(parts)
   flops = costs.generate(c.prompts, c.samples)
   sample = Phase(
     SAMPLE,
@@ -122,6 +127,15 @@ def _halves(parts: Prepared, whole: Phase) -> list[Phase]:
     whole.flops - flops,
   )
   return [sample, update]
+
+
+def _weights(specs: Any, mesh: Mesh) -> Any:
+  """Returns the shapes of weights on a mesh."""
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    spec.abstract(specs),
+    sharding.shardings(specs, mesh, sharding.TRAIN_RULES),
+  )
 
 
 def _weights_alone(state: TrainState) -> TrainState:
@@ -153,7 +167,8 @@ def transfer(
   which gather them if their mesh has no shards. A copy crosses the links of one
   dimension of the torus.
   """
-  params = trees.n_bytes(spec.abstract(parts.model.specs))
+  model = split_step.sampler_model(parts.model, parts.config)
+  params = trees.n_bytes(spec.abstract(model.specs))
   a, b = parts.mesh.size, parts.sampler_mesh.size
   n = two_meshes.wires(a, b, hosts)
   one = params / n

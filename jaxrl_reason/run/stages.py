@@ -290,9 +290,9 @@ def _fused(
 ) -> Stage:
   c, d = planned.config.rl, planned.config.data
   mesh, problems, tokenizer = parts.mesh, parts.problems, parts.tokenizer
-  source, encode, sampling = fused_source(
-    c, d, learn, problems.kernel, tokenizer
-  )
+  model = split_step.sampler_learner(learn, parts.config)
+  given = problems.kernel, tokenizer
+  source, encode, sampling = fused_source(c, d, model, *given)
   row = prompt_encoder(c, d, tokenizer, encode)
   rest = parts.root, sampling, parts.stop
   if controllers.is_on(d):

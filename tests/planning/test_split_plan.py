@@ -13,12 +13,13 @@ from jaxrl_reason.run.process import chips
 MACHINE = roofline.Machine(chips.CHIPS['v5e'], (2, 4))
 
 
-def made(stale: int):
+def made(stale: int, dtype: str = 'float32'):
   """Returns the abstract parts of a recipe on four and four devices."""
   c = config_lib.read(load_recipe(ROOT / 'tests/tiny_recipe.py').get_config())
   c = c.changed(
     stages=('rl',),
     sampler_mesh=(1, 4, 1),
+    sampler_dtype=dtype,
     rl__staleness=stale,
     rl__steps_per_dispatch=1,
     rl__old_logp='sampler' if stale else 'trainer',
@@ -27,9 +28,9 @@ def made(stale: int):
   return abstract.shapes(c, mesh)._replace(sampler_mesh=sampler)
 
 
-@pytest.mark.parametrize('stale', [0, 2])
-def test_the_halves_of_a_step_have_its_work_on_their_own_devices(stale):
-  parts = made(stale)
+@pytest.mark.parametrize('stale, dtype', [(0, 'float32'), (2, 'int8')])
+def test_the_halves_of_a_step_have_its_work_on_their_own_devices(stale, dtype):
+  parts = made(stale, dtype)
   *_, sample, update = split_plan.all_phases(parts)
   (whole,) = (p for p in phases.phases(parts) if p.name == 'step')
   assert (sample.name, update.name) == ('sample', 'update')
@@ -70,6 +71,8 @@ def test_weights_cross_once_for_every_shard():
   quarter, ici = params / 4, 200e9
   want = 2 * quarter / (ici / 2)
   assert found['weights_seconds'] == pytest.approx(want)
+  less = split_plan.transfer(made(1, 'int8'), MACHINE, hosts=1)
+  assert 1 / 4 < less['weights_bytes'] / params < 1 / 2
 
 
 def test_the_slice_of_a_half_is_a_box():

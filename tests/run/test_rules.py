@@ -33,6 +33,7 @@ UNDER = OPD | {
 }
 NOVELTY = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.1)}
 TWO = {'sampler_mesh': (1, 4, 1)}
+EIGHT = TWO | {'sampler_dtype': 'int8'}
 LASER = {'rl.shaping.laser': 0.1, 'rl.shaping.laser_lengths': (4, 8)}
 
 
@@ -601,6 +602,12 @@ EXAMPLES = [
     'rl.refill_keep=True and sampler_mesh=.* cannot be',
   ),
   (TWO | PREFERRED, "reward_model.weights='a_run' and sampler_mesh=.* cannot"),
+  (TWO | {'sampler_dtype': 'int4'}, "sampler_dtype='int4': choose one of fl"),
+  ({'sampler_dtype': 'int8'}, "='int8' has no effect without sampler_mesh"),
+  (EIGHT | {'lora.rank': 4}, "lora.rank=4 and sampler_dtype='int8' cannot"),
+  (EIGHT | {'steering': True}, 'steering=True and sampler_dtype='),
+  (EIGHT | {'frozen_dtype': 'int8'}, "frozen_dtype='int8' and sampler_dtype="),
+  (EIGHT | {'model.numerics': 'exact'}, "numerics='exact' and sampler_dtype="),
   (TWO | POOL, "sampler_mesh=.* and data.controller.name='uniform'"),
   (
     TWO | QUEUE | {'rl.rewards': {'a': {'reward': 'task', 'weight': SCHEDULE}}},

@@ -100,6 +100,35 @@ def test_sampler_and_trainer_agree_by_token(tmp_path, dumps, stale):
   assert np.abs(last['logp']).max() > 0.1
 
 
+@pytest.mark.parametrize(
+  'dtype, least, most', [('bfloat16', 0, 0), ('int8', 1e-4, 0.2)]
+)
+def test_the_sampler_stores_smaller_weights(
+  tmp_path, dumps, dtype, least, most
+):
+  """The same tokens and log-probs with bfloat16 if the model computes in it;
+  with int8 another distribution, whose distance is measured.
+  """
+  more = {'rl.steps': 1, 'mesh': (4, 1, 1), 'sampler_mesh': (1, 2, 2)}
+  more |= {'model.dtype': 'bfloat16', 'checkpoint.every': 1}
+  made(tmp_path / 'a', **more)
+  made(tmp_path / 'b', **more | {'sampler_dtype': dtype})
+  a, b = dumps
+  same = (a['tokens'] == b['tokens']).all(axis=1)
+  gap = np.abs(a['sampler_logp'] - b['sampler_logp'])[same].max()
+  assert same.mean() > 0.5 and least <= gap <= most
+
+
+def test_adapters_beside_frozen_weights_move_as_they_are(tmp_path, dumps):
+  more = {'lora.rank': 2, 'frozen_dtype': 'int8', 'rl.steps': 2}
+  made(tmp_path / 'one', **more | {'mesh': (8, 1, 1)})
+  two = {'mesh': (4, 1, 1), 'sampler_mesh': (2, 2, 1)}
+  made(tmp_path / 'two', **more | two)
+  for a, b in zip(dumps[:2], dumps[2:], strict=True):
+    np.testing.assert_array_equal(a['tokens'], b['tokens'])
+    np.testing.assert_allclose(a['sampler_logp'], b['sampler_logp'], atol=1e-5)
+
+
 def test_a_batch_is_sampled_while_another_is_trained_on(tmp_path, monkeypatch):
   """With slow sampling, a step's update ends before its samples are there, and
   the call that queues both returns before either.

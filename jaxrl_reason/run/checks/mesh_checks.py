@@ -4,13 +4,14 @@ import math
 
 from jaxrl_reason.config import Run, rules
 from jaxrl_reason.data import controllers
+from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.run.rl import reward_functions
 from jaxrl_reason.sharding import AXES
 
 
 def sampler_rules(run: Run) -> rules.Rows:
   """Refuses a sampler's mesh that cannot be, and what it does not work with."""
-  sizes, c = run.sampler_mesh, run.rl
+  sizes, c, dtype = run.sampler_mesh, run.rl, run.sampler_dtype
   if not sizes:
     return ()
   key = f'sampler_mesh={tuple(sizes)}'
@@ -44,6 +45,19 @@ def sampler_rules(run: Run) -> rules.Rows:
       rl__replay__rows=c.replay.rows,
       rl__refill_keep=c.refill_rounds and c.refill_keep,
       rl__reward_model__weights=c.reward_model.weights,
+    ),
+    rules.choice('sampler_dtype', dtype, frozen.DTYPES),
+    *rules.apart(
+      f' and sampler_dtype={dtype!r} cannot be combined: it converts plain '
+      'weights; set sampler_dtype=float32',
+      lora__rank=dtype != 'float32' and run.lora.rank,
+      steering=dtype != 'float32' and run.steering,
+      frozen_dtype=dtype != 'float32'
+      and run.frozen_dtype != 'float32'
+      and run.frozen_dtype,
+      model__numerics=dtype != 'float32'
+      and run.model.numerics == 'exact'
+      and run.model.numerics,
     ),
     (
       pool,

@@ -27,11 +27,15 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import (
   Account,
   Metrics,
+  Model,
   Prompts,
   TrainState,
   Trajectories,
 )
+from jaxrl_reason.config import Run
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import adapters
+from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.rollouts import group_arrays, progress
 from jaxrl_reason.rollouts.delay import Delay
 from jaxrl_reason.rollouts.rounds import RoundsSource
@@ -273,6 +277,32 @@ def without_queue(source: Callable) -> tuple[Callable, Delay | None]:
   return source, None
 
 
+def sampler_learner(learn: Learner, config: Run) -> Learner:
+  """Returns the learner with the model as the sampler stores it, from which a
+  source is built.
+  """
+  model = sampler_model(learn.model, config)
+  return dataclasses.replace(learn, model=model)
+
+
+def sampler_model(model: Model, config: Run) -> Model:
+  """Returns the policy whose weights are stored as `sampler_dtype`."""
+  dtype = config.sampler_dtype
+  if dtype == 'float32':
+    return model
+  return adapters.attach(model, frozen_dtype=dtype, trainable='')
+
+
+def _converting(model: Model) -> Callable[[str, jax.Array], Any]:
+  """Returns (path, weight) -> its arrays as a model stores them."""
+  stored = trees.flatten(model.specs, frozen.is_stored)
+
+  def convert(path, x):
+    return frozen.keep(stored[path], x)
+
+  return convert
+
+
 def make(
   learn: Learner,
   source: Callable,
@@ -288,13 +318,17 @@ def make(
   """
   source, kind = without_queue(source)
   trainer, sampler = parts.mesh, parts.sampler_mesh
-  laid = sharding.shardings(learn.model.specs, sampler, sharding.TRAIN_RULES)
+  model = sampler_model(learn.model, parts.config)
+  laid = sharding.shardings(model.specs, sampler, sharding.TRAIN_RULES)
   by_path = trees.flatten(laid)
 
   def of_weight(path, x):
     del x
     return by_path[path]
 
+  weights = Transfer(trainer, sampler, of_weight)
+  if model is not learn.model:
+    weights = dataclasses.replace(weights, convert=_converting(model))
   return SplitStep(
     learn,
     source,
@@ -303,7 +337,7 @@ def make(
     sampling,
     parts.stop,
     shardings,
-    weights=Transfer(trainer, sampler, of_weight),
+    weights=weights,
     settings=Transfer(trainer, sampler, two_meshes.by_rows(sampler)),
     samples=Transfer(sampler, trainer, two_meshes.by_rows(trainer)),
   )
