@@ -41,8 +41,9 @@ def test_to_host_averages_and_takes_the_largest():
   assert out == {'a': 4.0, 'b_max': 5.0}
 
 
-def test_means_of_some_rows_are_over_steps_that_have_such_rows():
-  nan, name = np.nan, 'length_right'
+@pytest.mark.parametrize('name', ['length_right', 'probe/auroc'])
+def test_means_of_some_rows_are_over_steps_that_have_such_rows(name):
+  nan = np.nan
   assert metrics.to_host([{name: np.array([nan, 4.0, 6.0])}]) == {name: 5.0}
   assert metrics.to_host([{name: np.array([nan, nan])}]) == {}
   # NaN in any other metric is an error.

@@ -24,7 +24,12 @@ from jaxrl_reason.run.records import lines
 from jaxrl_reason.run.records import tensorboard as board
 
 # NaN for a batch without rows or a spread to measure.
-WHERE_ANY = {'length_right', 'length_wrong', 'reward_correlation'}
+WHERE_ANY = {
+  'length_right',
+  'length_wrong',
+  'reward_correlation',
+  'probe/auroc',
+}
 
 
 def peak_flops() -> float | None:
