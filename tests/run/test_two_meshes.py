@@ -204,6 +204,24 @@ def test_devices_that_there_are_not():
     two_meshes.split((8, 1, 1), (1, 4, 1))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('first', [0, 1])
+def test_a_checkpoint_of_one_mesh_is_one_of_two(tmp_path, first):
+  """With its queue, in both directions."""
+  one = {'mesh': (8, 1, 1)}
+  meshes = one, {'mesh': (4, 1, 1), 'sampler_mesh': (1, 4, 1)}
+  more = {'rl.staleness': 2, 'checkpoint.every': 4, 'eval.every': 4}
+  longer = more | {'rl.steps': 8}
+  made(tmp_path / 'changed', **more | meshes[first])
+  changed = made(tmp_path / 'changed', **longer | meshes[1 - first])
+  same = made(tmp_path / 'same', **longer | meshes[first])
+  assert len(changed) == 8
+  for a, b in zip(same, changed, strict=True):
+    names = [name for name in a if name.startswith('train/')]
+    for name in names:
+      np.testing.assert_allclose(b[name], a[name], rtol=2e-4, atol=1e-5)
+
+
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory):
   cache = tmp_path_factory.mktemp('cache')
