@@ -10,6 +10,7 @@ from jaxrl_reason.ranges import (
   Count,
   CountOrNone,
   Memory,
+  Nucleus,
   Positive,
   Share,
 )
@@ -60,14 +61,20 @@ class Training(Record):
 class Supervised(Training):
   """A supervised stage: next-token loss on worked solutions."""
 
-  read_with = {'minibatches clip_high': 'loss=psft', 'left_out': 'loss=eksft'}
+  read_with = {
+    'minibatches clip_high': 'loss=psft',
+    'left_out': 'loss=eksft',
+    'behaviour gamma': 'loss=pear',
+  }
 
   # Loss of a token. sft: its negative log-likelihood. dft: that times the
   # probability of the token, without gradient
   # (https://arxiv.org/abs/2508.05629). psft: minus its ratio to the policy
   # before the updates of the batch, clipped (https://arxiv.org/abs/2508.17784).
   # eksft: sft without the tokens of `left_out`
-  # (https://arxiv.org/abs/2605.29303).
+  # (https://arxiv.org/abs/2605.29303). pear: sft weighted by the ratio of the
+  # policy to the model that wrote the data, over the later tokens
+  # (https://arxiv.org/abs/2602.01058).
   loss: str = 'sft'
   minibatches: Count = 1  # updates per batch of rows; psft only, at least 2
   clip_high: Amount = 0.28  # the ratio is at most 1 + this; psft only
@@ -77,6 +84,10 @@ class Supervised(Training):
   # Field of a row of the data with weights of the solution's tokens: a number,
   # or a list with a number for each token; sft only. '': all weights are 1.
   weights: str = ''
+  # Field of a row of the data with log-probabilities of the solution's tokens
+  # and the stop token, of the model that wrote them; pear only.
+  behaviour: str = ''
+  gamma: Nucleus = 0.999  # factor of the weight for each later token; pear only
   # Padding in the passes over rows, as in rl.padding: whole, packed:TOKENS or
   # buckets:N.
   padding: str = 'whole'

@@ -71,7 +71,7 @@ from jaxrl_reason.losses.entropy import (
   EntropyBonus, adaptive_entropy, entropy_from_logits, sum_p_squared,
 )
 from jaxrl_reason.losses.imitation import (
-  SUPERVISED, Imitate, Likelihood, Luffy, anneal, dft, luffy, sft,
+  SUPERVISED, Imitate, Likelihood, Luffy, anneal, dft, luffy, pear, sft,
 )
 from jaxrl_reason.losses.kl import (
   KL, KL_ESTIMATORS, adaptive_kl, kl_penalty,
@@ -148,7 +148,8 @@ __all__ = [
   'low_entropy_tokens', 'masked_mean', 'masked_var', 'maxrl', 'mean_logp',
   'mirror_descent',
   'needs', 'next_coefs', 'normalise', 'o1_pruner_reward', 'off_policy_rows',
-  'optimal_token', 'optimal_value', 'orpo', 'passk', 'pkpo', 'policy_loss',
+  'optimal_token', 'optimal_value', 'orpo', 'passk', 'pear', 'pkpo',
+  'policy_loss',
   'positives', 'ppo_clip', 'prime', 'proximal_logp', 'random_tokens', 'rank',
   'ratio_metrics', 'reinforce', 'reinforce_rej', 'rejection_weight',
   'repeated_share', 'resampling_weights', 'resolve', 'returns',

@@ -51,6 +51,28 @@ def dft(logp: Array, mask: Array) -> jax.Array:
   return -stop(safe_exp(logp)) * logp
 
 
+def pear(
+  logp: Array, sampler_logp: Array, mask: Array, *, pear_gamma: float = 0.999
+) -> jax.Array:
+  """Computes -sg(G_t) log pi(y_t), G_t the ratio of the policy to the author of
+  the data, over the tokens after t: PEAR.
+
+    G_t = gamma^(T - t) prod_{j > t} pi(y_j) / mu(y_j), T the last token
+
+  https://arxiv.org/abs/2602.01058, its variant of tokens. A token's log-ratio
+  is clipped to PEAR_RATIO, and G_t to PEAR_WEIGHT.
+
+  Args:
+    sampler_logp: [N, T], log mu(y_t).
+  """
+  check_shapes(mask=mask, logp=logp, sampler_logp=sampler_logp)
+  logp = keep(mask, logp)
+  ratio = jnp.clip(stop(logp) - keep(mask, sampler_logp), *PEAR_RATIO)
+  ratio = keep(mask, ratio + math.log(pear_gamma))
+  after = jnp.cumsum(ratio[:, ::-1], axis=1)[:, ::-1] - ratio
+  return -jnp.clip(jnp.exp(after), *PEAR_WEIGHT) * logp
+
+
 def luffy(
   logp: Array, adv: Array, mask: Array, *, luffy_gamma: float = 0.1
 ) -> jax.Array:
@@ -73,11 +95,13 @@ class Luffy(Part):
   luffy_gamma: float = 0.1
 
 
+# Limits of the log-ratio of a token, and of a weight.
+PEAR_RATIO, PEAR_WEIGHT = (-0.08, 0.3), (0.1, 10.0)
 SFT_LOSSES = {'sft': sft, 'dft': dft}
 # Which tokens the likelihood is of: whether those of right rows (VAPO), or of
 # what an environment answers (ECHO).
 SFT_ON = {'right': True, 'observations': False}
-SFT, DFT = part('SFT', sft), part('DFT', dft)
+SFT, DFT, PEAR = part('SFT', sft), part('DFT', dft), part('PEAR', pear)
 
 
 def _eksft(c: Any) -> dict[str, Any]:
@@ -94,6 +118,7 @@ SUPERVISED: dict[str, Callable[[Any], dict[str, Any]]] = {
   'dft': lambda c: dict(policy=DFT()),
   'psft': lambda c: dict(policy=PPOClip(high=c.clip_high)),
   'eksft': _eksft,
+  'pear': lambda c: dict(policy=PEAR(pear_gamma=c.gamma)),
 }
 
 

@@ -40,14 +40,42 @@ def examples(
   def encode(i, example):
     lens = d.prompt_len, d.completion_len
     row = pipeline.solution_row(i, example, tokenizer, *lens)
-    if not c.weights:
-      return row
-    return row | pipeline.weight_row(i, example, c.weights, row['valid'], lens)
+    if c.weights:
+      row |= pipeline.weight_row(i, example, c.weights, row['valid'], lens)
+    if c.behaviour:
+      row |= _logp_row(i, example, c.behaviour, row['valid'], lens)
+    return row
 
   found = problems.supervised or problems.train
-  if c.weights:
+  if c.weights or c.behaviour:
     encode(0, found[0])  # refused before anything is compiled
   return found, encode
+
+
+def _logp_row(
+  index: int, example: dict, field: str, valid: np.ndarray, lens: tuple
+) -> dict:
+  """Returns the log-probs [T] of a worked solution under its author.
+
+  Args:
+    field: of the example's row; valid: [T], of the row; lens: P and C, columns.
+
+  Raises:
+    ValueError: names the example without such log-probs.
+  """
+  given = example.get('meta', {}).get(field)
+  n = int(valid[lens[0] :].sum())
+  try:
+    logp = np.asarray(given, np.float32)
+  except (TypeError, ValueError):
+    logp = np.full(0, np.nan)
+  if logp.shape != (n,) or not np.isfinite(logp).all() or logp.max() > 0:
+    raise ValueError(
+      f'{example["task"]} example {index}: sft.behaviour={field!r} is '
+      f'{given!r:.80}; write one log-probability, at most 0, for each of the '
+      f'{n} tokens of the solution with its stop token'
+    )
+  return {'sampler_logp': np.pad(logp, (lens[0], lens[1] - n))}
 
 
 def evaluation(

@@ -241,6 +241,10 @@ EXAMPLES = [
     BRADLEY_TERRY | {'reward_model.heldout': 33},
     'reward_model.heldout = 33 does not divide by reward_model.rows 32',
   ),
+  (
+    {'sft.loss': 'pear', 'stages': ('sft',)},
+    "sft.loss='pear' reads the log-probabilities",
+  ),
   ({'sft.padding': 'packed:63'}, r"sft.padding='packed:63' .* = 64, the long"),
   (
     {'sft.padding': 'buckets:2', 'rl.chunks.tokens': 8, 'rl.chunks.carry': 2},

@@ -103,6 +103,35 @@ def test_weights_of_tokens_multiply_the_loss_and_not_its_divisor(parts):
   np.testing.assert_allclose(metrics['loss'], want, rtol=1e-5)
 
 
+@pytest.mark.parametrize('parts', [1, 4])
+def test_pear_weighs_a_token_by_the_ratio_of_the_later_ones(parts):
+  own = {'sft.micro_batches': parts, 'sft.rows': 32, 'sft.gamma': 0.9}
+  learner, batch = learner_and_batch('pear', **own | {'sft.behaviour': 'logp'})
+  params = L.model_and_params()[1]
+  behaviour = -3 * jax.random.uniform(jax.random.key(1), batch.mask.shape)
+  batch = batch.replace(sampler_logp=behaviour)
+  adv = step_lib.advantages(learner, batch)
+  got, metrics = step_lib.gradients(
+    learner, params, batch, adv, Sampling.fixed()
+  )
+  logp, mask = np.asarray(log_softmax(params, batch)[1]), batch.mask[:, 1:]
+  weight = np.zeros(mask.shape, np.float32)
+  for i, row in enumerate(np.asarray(mask)):
+    places, w = np.flatnonzero(row), 1.0
+    for t in places[::-1]:
+      weight[i, t] = np.clip(w, 0.1, 10)
+      w *= 0.9 * np.exp(np.clip(logp[i, t] - behaviour[i, t + 1], -0.08, 0.3))
+
+  def plain(params):
+    logp = log_softmax(params, batch)[1]
+    return -jnp.where(mask, weight * logp, 0).sum() / mask.sum()
+
+  want, grad = jax.jit(jax.value_and_grad(plain))(params)
+  L.assert_close(got, grad)
+  np.testing.assert_allclose(metrics['loss'], want, rtol=1e-5)
+  assert len(np.unique(weight.round(3))) > 5
+
+
 def weighted(folder, weights, **flat):
   """Returns a run on a file; `weights` is a function of the solution."""
   path = folder / 'rows.jsonl'
@@ -297,3 +326,41 @@ def test_a_stage_ends_by_the_likelihood_for_any_loss(tmp_path):
   found = rows(tmp_path, 'sft')
   assert len(found) == c.sft.steps
   assert all(row['train/loss'] < 1 < row['train/nll'] for row in found)
+
+
+def test_pear_reads_the_log_probs_of_a_field(tmp_path):
+  """The loss of the first step is that of the field's weights."""
+  own = {'sft.weights': '', 'sft.loss': 'pear', 'sft.behaviour': 'weights'}
+  for name, x in (('low', -9.0), ('high', -0.01)):
+    c = weighted(
+      *(make(tmp_path, name), lambda solution, x=x: [x] * (len(solution) + 1)),
+      **own,
+    )
+    train.run(c, tmp_path / name / 'run')
+  low, high = (
+    rows(tmp_path / name / 'run', 'sft')[0] for name in ('low', 'high')
+  )
+  # The policy is likelier than the first author: its weights are above 1.
+  assert low['train/loss'] > low['train/nll'] > high['train/loss']
+  c = weighted(make(tmp_path, 'short'), lambda solution: [-1.0], **own)
+  with pytest.raises(ValueError, match="example 0: sft.behaviour='weights' is"):
+    train.run(c, tmp_path / 'short' / 'run')
+
+
+def test_pear_is_the_same_in_packed_rows(tmp_path):
+  own = {'sft.weights': '', 'sft.loss': 'pear', 'sft.behaviour': 'weights'}
+  found = []
+  for padding in ('whole', 'packed:40'):
+    at = make(tmp_path, padding.partition(':')[0])
+    own['sft.padding'] = padding
+    c = weighted(at, lambda s: [-0.5 * i for i in range(len(s) + 1)], **own)
+    train.run(c, at / 'run')
+    found.append(rows(at / 'run', 'sft'))
+  for a, b in zip(*found, strict=True):
+    for key in ('train/loss', 'train/grad_norm'):
+      np.testing.assert_allclose(a[key], b[key], rtol=1e-4)
+
+
+def make(folder, name):
+  (folder / name).mkdir()
+  return folder / name

@@ -238,6 +238,12 @@ def supervised_rules(
       f"{kind}.loss='psft' is 1, and nothing is clipped; set it to 2 or more",
     ),
     (
+      c.loss == 'pear' and (kind != 'sft' or not c.behaviour),
+      f"{kind}.loss='pear' reads the log-probabilities of the model that wrote "
+      'the solutions: in a stage of kind sft, set sft.behaviour to the field '
+      'that has them',
+    ),
+    (
       c.weights and kind != 'sft',
       f'{kind}.weights={c.weights!r} has no effect: only stages of kind sft '
       "have weights of a solution's tokens",
