@@ -45,6 +45,31 @@ def test_a_product_depends_on_its_row_only(terms):
   assert error < 2e-3 * rms and error < np.abs(rounded - precise).max()
 
 
+@pytest.mark.parametrize('terms', [70, 5000])
+def test_int8_digits_have_the_same_products(monkeypatch, terms):
+  """Digits have this dtype on TPUs."""
+  x, w = normal(0, 9, terms).astype('bfloat16'), normal(1, terms, 6)
+  rows, experts = x[:, :60], normal(2, 3, 60, 7)
+  sizes = jnp.asarray([4, 0, 5])
+  k = x[:8, :60].reshape(2, 4, 3, 20)
+  seen = jnp.ones((2, 4, 4), bool)
+
+  def results():
+    for stored in 'model', 'int8':
+      how = dict(scale=0.4, cap=0.0, cache_dtype=stored)
+      yield exact_attention.whole(lambda _: seen, **how)(k, k, k, 0)
+    yield exact_layers.wide(x, w)
+    yield exact_layers.grouped(rows, experts, sizes)
+
+  want = list(results())
+  monkeypatch.setattr(fixed_point, 'digit_dtype', lambda: jnp.int8)
+  for got, expected in zip(results(), want):
+    np.testing.assert_array_equal(got, expected)
+  lost = x.at[0, 0].set(jnp.inf)
+  bad = jnp.isnan(exact_layers.wide(lost, w))
+  assert bad[0].all() and not bad[1:].any()
+
+
 def test_digits_are_small_and_sum_to_the_number():
   x = normal(2, 40, 30) * jnp.exp2(normal(3, 40, 1) * 20)
   (first, second), grid = fixed_point.digits(x, 1)

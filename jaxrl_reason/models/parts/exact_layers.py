@@ -51,7 +51,7 @@ SUMS = logits.Sums(
 class Split:
   """The digits of a weight [in...,out...], for weights that are read often."""
 
-  digits: tuple[jax.Array, ...]  # bf16, shaped like the weight
+  digits: tuple[jax.Array, ...]  # shaped like the weight
   grid: jax.Array  # f32, 1 along the inputs
 
   def reshape(self, *shape: int) -> 'Split':
@@ -70,7 +70,7 @@ def _digits_of(w: Any) -> tuple[tuple, jax.Array]:
   if isinstance(w, Split):
     return w.digits, w.grid
   if isinstance(w, layers.Quantized):
-    return (w.int8.astype(jnp.bfloat16),), w.scale[None]
+    return (w.int8.astype(fixed_point.digit_dtype()),), w.scale[None]
   return digits(w, 0)
 
 
@@ -180,24 +180,16 @@ def _exact_grouped(rows, w, sizes):
   if isinstance(w, Split):
     b, of_w = w.digits, w.grid
   elif isinstance(w, layers.Quantized):
-    b, of_w = (w.int8.astype(jnp.bfloat16),), w.scale[:, None]
+    b = (w.int8.astype(fixed_point.digit_dtype()),)
+    of_w = w.scale[:, None]
   else:
     b, of_w = digits(w, 1)
-  size = rows.shape[1]
-
-  def part(x, y, first):
-    end = min(first + fixed_point.MOST, size)
-    y = jax.lax.ragged_dot(
-      x[:, first:end],
-      y[:, first:end],
-      sizes,
-      preferred_element_type=jnp.float32,
-    )
-    return y if size <= fixed_point.MOST else y.astype(jnp.int32)
 
   def product(x, y):
-    firsts = range(0, size, fixed_point.MOST)
-    return functools.reduce(jnp.add, [part(x, y, i) for i in firsts])
+    def part(x, y, sums):
+      return jax.lax.ragged_dot(x, y, sizes, preferred_element_type=sums)
+
+    return fixed_point.in_blocks(part, x, y, (1, 1))
 
   levels = [product(a[0], b[0]), product(a[1], b[0])]
   if len(b) > 1:
