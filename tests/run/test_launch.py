@@ -118,9 +118,10 @@ def test_arguments_reach_the_workers_of_a_slice(tmp_path):
     'for a; do case $a in --command=*) bash -c "${a#--command=}";; esac; done'
   )
   stub(tmp_path, 'gcloud', remote)
-  stub(tmp_path, 'git', ':')
+  clone = 'clone) [ $2 = ssh://me/it ] && mv fresh $3'
+  stub(tmp_path, 'git', f'case $1 in -C) echo ssh://me/it;; {clone};; esac')
   stub(tmp_path, 'setsid', 'exec "$@"')
-  tools = tmp_path / 'jaxrl_reason' / 'tools'
+  tools = tmp_path / 'fresh' / 'tools'
   tools.mkdir(parents=True)
   stub(tools, 'run', 'printf "[%s]" "$PYTHON" "$JAXRL_EXTRAS" "$@"; echo .')
   args = ['--config.mesh=(1, -1, 1)', '--workdir=gs://b/my run', "--a='x'"]
@@ -132,7 +133,6 @@ def test_arguments_reach_the_workers_of_a_slice(tmp_path):
       'TPU': 't',
       'ZONE': 'z',
       'PROJECT': 'p',
-      'REPO': 'https://host/repo',
       'PYTHON': '/opt/my python',
       'HOME': str(tmp_path),
     },

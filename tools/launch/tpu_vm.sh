@@ -3,15 +3,18 @@
 # it continues if this terminal is closed. jax detects the number of workers. The
 # same call again resumes the run from the workdir.
 #
-#   PROJECT=p ZONE=us-east5-a TPU=my-slice REPO=https://host/repo \
+#   PROJECT=p ZONE=us-east5-a TPU=my-slice \
 #     tools/launch/tpu_vm.sh --config=configs/grpo_gsm8k.py:qwen3_1p7b --workdir=gs://bucket/run
 #
-# Each worker writes ~/jaxrl_reason.log. The workers clone REPO and check out REF.
+# Each worker writes ~/jaxrl_reason.log. The workers clone REPO, by default the
+# remote `origin` of this clone, and check out REF, by default main.
 # PYTHON is their interpreter (3.11 or newer).
 set -euo pipefail
 : "${TPU:?name of the slice}" "${ZONE:?zone of the slice}"
 PROJECT="${PROJECT:-$(gcloud config get-value project)}"
-REPO="${REPO:?git URL that every worker can clone}" REF="${REF:-main}"
+ROOT="$(dirname "${BASH_SOURCE[0]}")/../.."
+REPO="${REPO:-$(git -C "$ROOT" remote get-url origin || true)}" REF="${REF:-main}"
+: "${REPO:?git URL that every worker can clone: this clone has no remote origin}"
 printf -v args '%q ' "$@"
 printf -v repo '%q' "$REPO"
 printf -v ref '%q' "$REF"
