@@ -92,23 +92,30 @@ def digits(x: jax.Array, axis: Any, n: int = 2) -> tuple[tuple, jax.Array]:
 def products(how: str, a: Sequence, b: Sequence) -> list[jax.Array]:
   """Multiplies digits by an einsum over one axis.
 
+  Every digit of b is read by one product, with all digits of a that it needs.
+  Otherwise the TPU compiler would copy a layer's digits out of the stack of
+  layers, since several products read them.
+
   Returns:
     Exact sums, f32 or i32 [levels]; of level i, the sum of d_j e_{i-j}. For
     `value`.
   """
   (left, right), out = how.split('->')[0].split(','), how.split('->')[1]
   (axis,) = (x for x in left if x in right and x not in out)
-  at, levels = (left.index(axis), right.index(axis)), []
+  # Digits of a are stacked behind the axes that a, b and the result begin with.
+  z = next(i for i, x in enumerate(left) if x not in right or x == axis)
+  at, n = (left.index(axis) + 1, right.index(axis)), max(len(a), len(b))
+  stacked = f'{left[:z]}Z{left[z:]},{right}->{out[:z]}Z{out[z:]}'
 
   def part(x, y, sums):
-    return jnp.einsum(how, x, y, preferred_element_type=sums)
+    return jnp.einsum(stacked, x, y, preferred_element_type=sums)
 
-  for level in range(max(len(a), len(b))):
-    pairs = [
-      (x, b[level - i]) for i, x in enumerate(a) if 0 <= level - i < len(b)
-    ]
-    levels.append(_added([in_blocks(part, x, y, at) for x, y in pairs]))
-  return levels
+  levels = [[] for _ in range(n)]
+  for j, y in enumerate(b):
+    found = in_blocks(part, jnp.stack(a[: n - j], axis=z), y, at)
+    for i, x in enumerate(jnp.moveaxis(found, z, 0)):
+      levels[i + j].append(x)
+  return [_added(x) for x in levels]
 
 
 def in_blocks(product: Callable, x, y, at: tuple[int, int]) -> jax.Array:
