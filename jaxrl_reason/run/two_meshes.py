@@ -53,9 +53,11 @@ def split(
   devices = jax.devices() if devices is None else list(devices)
   n, key = math.prod(sampler), f'sampler_mesh={tuple(sampler)}'
   if n >= len(devices):
+    most = len(devices) - 1
+    fewer = f'set it to {most} devices at most, or ' if most else ''
     raise ValueError(
-      f'{key}: {n} devices of {len(devices)} leave none to train on; set it to '
-      f'{len(devices) - 1} devices at most, or to () for one mesh'
+      f'{key}: {n} devices of {len(devices)} leave none to train on; {fewer}'
+      'set it to () for one mesh'
     )
   processes = sorted({d.process_index for d in devices})
   own = [[d for d in devices if d.process_index == i] for i in processes]

@@ -197,6 +197,12 @@ def test_a_transfer_changes_the_devices_and_nothing_else(monkeypatch, shape, n):
     assert new.sharding.is_equivalent_to(NamedSharding(b, spec), new.ndim)
 
 
+def test_one_device_has_no_second_mesh():
+  words = r'leave none to train on; set it to \(\) for one mesh'
+  with pytest.raises(ValueError, match=words):
+    two_meshes.split((-1, 1, 1), (1, 1, 1), jax.devices()[:1])
+
+
 def test_devices_that_there_are_not():
   with pytest.raises(ValueError, match=r'sampler_mesh=\(1, 8, 1\): 8 devices'):
     two_meshes.split((-1, 1, 1), (1, 8, 1))
