@@ -92,9 +92,10 @@ def digits(x: jax.Array, axis: Any, n: int = 2) -> tuple[tuple, jax.Array]:
 def products(how: str, a: Sequence, b: Sequence) -> list[jax.Array]:
   """Multiplies digits by an einsum over one axis.
 
-  Every digit of b is read by one product, with all digits of a that it needs.
-  Otherwise the TPU compiler would copy a layer's digits out of the stack of
-  layers, since several products read them.
+  A digit of b that is larger than one of a, such as a weight in decoding, is
+  read by one product with all digits of a, which are stacked for it. Otherwise
+  the TPU compiler would copy a layer's digits out of the stack of layers, since
+  several products read them.
 
   Returns:
     Exact sums, f32 or i32 [levels]; of level i, the sum of d_j e_{i-j}. For
@@ -104,18 +105,27 @@ def products(how: str, a: Sequence, b: Sequence) -> list[jax.Array]:
   (axis,) = (x for x in left if x in right and x not in out)
   # Digits of a are stacked behind the axes that a, b and the result begin with.
   z = next(i for i, x in enumerate(left) if x not in right or x == axis)
-  at, n = (left.index(axis) + 1, right.index(axis)), max(len(a), len(b))
   stacked = f'{left[:z]}Z{left[z:]},{right}->{out[:z]}Z{out[z:]}'
 
-  def part(x, y, sums):
-    return jnp.einsum(stacked, x, y, preferred_element_type=sums)
+  def part(how, first, x, y):
+    f = functools.partial(_einsum, how)
+    return in_blocks(f, x, y, (left.index(axis) + first, right.index(axis)))
 
+  n = max(len(a), len(b))
   levels = [[] for _ in range(n)]
   for j, y in enumerate(b):
-    found = in_blocks(part, jnp.stack(a[: n - j], axis=z), y, at)
-    for i, x in enumerate(jnp.moveaxis(found, z, 0)):
+    if a[0].size < y.size:
+      found = part(stacked, 1, jnp.stack(a[: n - j], axis=z), y)
+      found = jnp.moveaxis(found, z, 0)
+    else:
+      found = [part(how, 0, x, y) for x in a[: n - j]]
+    for i, x in enumerate(found):
       levels[i + j].append(x)
   return [_added(x) for x in levels]
+
+
+def _einsum(how: str, x, y, sums) -> jax.Array:
+  return jnp.einsum(how, x, y, preferred_element_type=sums)
 
 
 def in_blocks(product: Callable, x, y, at: tuple[int, int]) -> jax.Array:
