@@ -71,7 +71,8 @@ from jaxrl_reason.losses.entropy import (
   EntropyBonus, adaptive_entropy, entropy_from_logits, sum_p_squared,
 )
 from jaxrl_reason.losses.imitation import (
-  SUPERVISED, Imitate, Likelihood, Luffy, anneal, dft, luffy, pear, sft,
+  SUPERVISED, Imitate, Likelihood, Luffy, RLPlus, anneal, dft, luffy, pear,
+  rl_plus, sft,
 )
 from jaxrl_reason.losses.kl import (
   KL, KL_ESTIMATORS, adaptive_kl, kl_penalty,
@@ -127,8 +128,8 @@ __all__ = [
   'DIVERGENCES', 'DPPO', 'DPPOTopK', 'Distill', 'EntropyBonus', 'Imitate',
   'KL', 'KL_ESTIMATORS', 'LEVELS', 'Likelihood', 'Luffy', 'MAX_LOG_RATIO',
   'Mask', 'Objective', 'POLICIES', 'PPOClip', 'PREFERENCES', 'PRESETS', 'Part',
-  'PolicyLoss', 'ROW_POLICIES', 'Reject', 'Resample', 'SHAPES', 'SUPERVISED',
-  'TRUST_REGIONS', 'Truncate', 'adaptive_entropy',
+  'PolicyLoss', 'RLPlus', 'ROW_POLICIES', 'Reject', 'Resample', 'SHAPES',
+  'SUPERVISED', 'TRUST_REGIONS', 'Truncate', 'adaptive_entropy',
   'adaptive_kl', 'advantages', 'aggregate', 'alp_penalty', 'anneal',
   'archer_clip', 'bellman_loss', 'best_of_group', 'binary_cross_entropy',
   'bnpo', 'bradley_terry', 'brevity_bonus', 'cispo', 'clip_advantage',
@@ -153,7 +154,7 @@ __all__ = [
   'positives', 'ppo_clip', 'prime', 'proximal_logp', 'random_tokens', 'rank',
   'ratio_metrics', 'reinforce', 'reinforce_rej', 'rejection_weight',
   'repeated_share', 'resampling_weights', 'resolve', 'returns',
-  'role_baseline', 'rover', 'row_count', 'row_mean', 'row_sum',
+  'rl_plus', 'role_baseline', 'rover', 'row_count', 'row_mean', 'row_sum',
   'rows_to_tokens', 'sapo', 'second_moment_tokens', 'segments',
   'select_tokens', 'sft', 'signs', 'simpo', 'soft_overlong_penalty',
   'sum_p_squared',

@@ -147,6 +147,7 @@ DEFAULTS = dict(
   drop_truncated=False,  # do not train on rows that reach the limit of tokens
   offpolicy='same',  # loss of off-policy tokens, a key of OFFPOLICY
   luffy_gamma=0.1,  # luffy: f(p) = p / (p + gamma)
+  rl_plus_gamma=0.5,  # rl_plus: advantages times (1 - p)^gamma
   correction='none',  # 'none' or a key of CORRECTIONS: weight old / sampler
   correction_level='token',  # level of the weight, a key of LEVELS
   correction_low=None,  # smallest weight; None: 0
@@ -225,7 +226,7 @@ PEER_NAMES = dict(
   mask_truncated_completions='drop_truncated',
 )
 
-OFFPOLICY = ('same', 'luffy', 'sft', 'drop')
+OFFPOLICY = ('same', 'luffy', 'rl_plus', 'sft', 'drop')
 # The allowed values of settings with choices.
 CHOICES = dict(
   name=PRESETS,
@@ -292,7 +293,7 @@ RANGES = {
     'topr_neg max_row_drift correction_low reject_low sft_coef sft_coef_end '
     'kl_coef kl_high_entropy entropy_target entropy_coef_min entropy_coef_max '
     'distill_coef distill_top_k distill_gamma divergence_top_k '
-    'resample_power'.split(),
+    'resample_power rl_plus_gamma'.split(),
     (0, None),
   ),
   **dict.fromkeys('keep_k pass_k sft_steps fixed_length'.split(), (1, None)),

@@ -95,6 +95,40 @@ class Luffy(Part):
   luffy_gamma: float = 0.1
 
 
+def rl_plus(
+  logp: Array,
+  old_logp: Array,
+  adv: Array,
+  mask: Array,
+  *,
+  rl_plus_gamma: float = 0.5,
+) -> jax.Array:
+  """Computes -r (1 - sg(pi))^gamma A: importance sampling of demonstrations by
+  a mixture of two policies, and larger advantages of unlikely tokens.
+
+    r = 2 pi / (pi_old + w),  w = (1 + pi_old) / 2
+
+  RL-PLUS, https://arxiv.org/abs/2508.00222, with the estimate w of the author's
+  probability, and the exponent, of the authors' code. If pi equals pi_old, an
+  unlikely token has r = 4 pi, and a certain one r = 1.
+
+  Args:
+    old_logp: [N, T], of the policy before the updates of the batch.
+  """
+  check_shapes(mask=mask, logp=logp, old_logp=old_logp)
+  p, old = safe_exp(keep(mask, logp)), safe_exp(keep(mask, old_logp))
+  ratio = 2 * p / (old + (1 + old) / 2)
+  unlikely = jnp.maximum(1 - stop(p), 0) ** rl_plus_gamma
+  return -keep(mask, ratio * unlikely * stop(rows_to_tokens(adv, mask)))
+
+
+@part_of(rl_plus, reads={'mask': 'is_offpolicy', 'old_logp': 'at_sampling'})
+class RLPlus(Part):
+  """`rl_plus` as a part."""
+
+  rl_plus_gamma: float = 0.5
+
+
 # Limits of the log-ratio of a token, and of a weight.
 PEAR_RATIO, PEAR_WEIGHT = (-0.08, 0.3), (0.1, 10.0)
 SFT_LOSSES = {'sft': sft, 'dft': dft}

@@ -344,6 +344,15 @@ PRESETS = {
     offpolicy='luffy',
     entropy_coef=0.001,
   ),
+  'rl_plus': _from(  # the authors' script has neither a clip nor a KL
+    _UNCLIPPED,
+    'Dong et al. 2025, 2508.00222',
+    advantage='group_mean',
+    policy='importance_sampling',
+    aggregation='fixed_length',
+    offpolicy='rl_plus',
+    entropy_coef=0.001,
+  ),
   # --- a teacher
   'opd': _OPD,
   'iw_opd': _from(_OPD, 'Xie et al. 2026, 2606.22600', distill_gamma=0.5),

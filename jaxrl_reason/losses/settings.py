@@ -27,7 +27,7 @@ from jaxrl_reason.losses.defaults import (
 )
 from jaxrl_reason.losses.distillation import Distill, Teach
 from jaxrl_reason.losses.entropy import EntropyBonus
-from jaxrl_reason.losses.imitation import Imitate, Likelihood, Luffy
+from jaxrl_reason.losses.imitation import Imitate, Likelihood, Luffy, RLPlus
 from jaxrl_reason.losses.kl import KL
 from jaxrl_reason.losses.objective_record import Objective
 from jaxrl_reason.losses.policy import ArcherClip
@@ -174,7 +174,8 @@ def _ratio_slots(s):
   by_entropy = archer or (kl is not None and kl.split)
   entropy_on = s['entropy_coef'] or s['entropy_target'] is not None
   distills = s['distill_coef'] and s['distill'] != 'advantage'
-  others = {'luffy': Luffy, 'sft': Imitate}.get(s['offpolicy'])
+  others = {'luffy': Luffy, 'rl_plus': RLPlus, 'sft': Imitate}
+  others = others.get(s['offpolicy'])
   return dict(
     ratio_to=('ratio_to' if has_ratio else '', s['ratio_to']),
     row_entropy=('', _when(by_entropy, selection.HighEntropy, s)),

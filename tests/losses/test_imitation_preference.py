@@ -36,6 +36,20 @@ def test_sft_dft_and_luffy():
   close(grad, [[-2 * 0.05 / 0.36, -2 * 0.01 / 0.04, 0]], 1e-5)
 
 
+def test_rl_plus():
+  """Probabilities 0.5 and 0.1, before the updates 0.2 and 0.1."""
+  adv = jnp.array([[2.0, 2.0, jnp.nan]])
+  old = jnp.log(jnp.array([[0.2, 0.1, 1.0]]))
+  x, grad = value_and_grad(lambda lp: losses.rl_plus(lp, old, adv, MASK))
+  want = [[-2 * 1.0 / 0.8 * 0.5**0.5, -2 * 0.2 / 0.65 * 0.9**0.5, 0]]
+  close(x, want, 1e-5)
+  close(grad, want, 1e-5)  # pi is a factor
+  x, _ = value_and_grad(
+    lambda lp: losses.rl_plus(lp, old, adv, MASK, rl_plus_gamma=0.0)
+  )
+  close(x, [[-2 * 1.0 / 0.8, -2 * 0.2 / 0.65, 0]], 1e-5)
+
+
 def test_anneal():
   def at(step, shape='linear'):
     return losses.anneal(step, start=1.0, end=0.2, steps=10, shape=shape)

@@ -228,6 +228,7 @@ PARTS = {
   'archer': {},
   'deepseek_v32': {},
   'luffy': {},
+  'rl_plus': {},
   'm2po': {'ratio_to': 'old'},
   'tvpo': {},
   'icepop': {'correction_normalise': True, 'reject_high': 1.2, 'veto': 0.01},
@@ -535,6 +536,8 @@ def test_tokens_of_another_policy_have_their_own_loss():
   loss, metrics = run({**s, 'offpolicy': 'luffy'})
   close(loss, (-2 * 0.4 / 0.5 - 2 * 1.1 * 1.5) / 2, 1e-5)
   close(metrics['ratio_mean'], 1.1 / 2, 1e-5)
+  loss, _ = run({**s, 'offpolicy': 'rl_plus'})
+  close(loss, (-2 * 0.8 / (0.4 + 0.7) * 0.6**0.5 - 2 * 1.1 * 1.5) / 2, 1e-5)
   loss, _ = run({**s, 'offpolicy': 'sft'})
   close(loss, (-np.log(0.4) - 2 * 1.1 * 1.5) / 2, 1e-5)
   loss, _ = run({**s, 'offpolicy': 'sft', 'sft_loss': 'dft'})

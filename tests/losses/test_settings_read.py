@@ -32,7 +32,7 @@ OTHER = dict(
   low_entropy_share=0.3,
   max_second_moment=0.3, max_prompt_tv=0.3,
   entropy_quantile=0.3, max_row_drift=0.3, drop_truncated=True,
-  offpolicy='drop', luffy_gamma=0.3, correction='clip',
+  offpolicy='drop', luffy_gamma=0.3, rl_plus_gamma=0.3, correction='clip',
   correction_level='sequence_mean', correction_low=0.3, correction_high=7.0,
   correction_normalise=True, reject_by='k3', reject_level='token',
   reject_low=0.3, reject_high=7.0, veto=0.3, sft_coef=0.3, sft_coef_end=0.7,
@@ -61,6 +61,7 @@ BASES = {
   'veto': dict(policy='log_likelihood', veto=0.1, entropy_target=0.5),
   'reward': dict(advantage='gae', kl_coef=0.1, kl_in='reward', kl_max=9.0),
   'others': dict(policy='dppo', offpolicy='luffy', whiten='tokens'),
+  'plus': dict(offpolicy='rl_plus'),
   'sum': dict(aggregation='token_sum', policy='mirror_descent',
               md_level='token', advantage='pkpo'),
 }  # fmt: skip

@@ -95,6 +95,7 @@ TURNS = {'rl.turns.env': 'calculator'}
 # Settings that a run needs besides the name of an algorithm.
 BESIDE = {
   'luffy': {'rl.demos': 1},
+  'rl_plus': {'rl.demos': 1},
   'dppo_top_k': {'rl.epochs': 2, 'rl.logprob_chunk': 64},
   'mt_grpo': TURNS,
   'echo': TURNS,

@@ -68,7 +68,7 @@ def group_rules(c: RL, objective: losses.Objective) -> rules.Rows:
 def demo_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
   off_policy = (
     f': rl.algorithm={c.algorithm!r} treats every token as sampled by the '
-    'policy; set rl.loss.offpolicy to luffy or sft'
+    'policy; set rl.loss.offpolicy to luffy, rl_plus or sft'
   )
   reads = 'is_offpolicy' in needs
   rescues = c.demos and c.demos_when == 'failed'
