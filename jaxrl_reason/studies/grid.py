@@ -25,6 +25,8 @@ WARM = 'data init_from model model_dir named pretrain sft stages'.split()
 # Keys and sections of the last stage alone, so that all begin with the same
 # weights.
 LAST = ('model.numerics', 'data.controller')
+# Keys of a source of the data that only RL reads.
+OF_SOURCE = re.compile(r'data\.sources\.[^.]+\.(weight|difficulty)(\.|$)')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,13 +127,17 @@ def load(name: str) -> Study:
   return smoke(study) if colon else study
 
 
-def recipe_beside(file: str, name: str) -> ml_collections.ConfigDict:
-  """Returns the recipe of another file in a study's folder.
+def recipe_beside(
+  file: str, name: str, *arguments: str
+) -> ml_collections.ConfigDict:
+  """Returns the recipe of another file.
 
   Args:
-    file: `__file__` of the study.
+    file: `__file__` of the study; name: path of the recipe from its folder.
+    arguments: of the recipe.
   """
-  return runpy.run_path(str(pathlib.Path(file).with_name(name)))['get_config']()
+  path = pathlib.Path(file).parent / name
+  return runpy.run_path(str(path))['get_config'](*arguments)
 
 
 def smoke(study: Study) -> Study:
@@ -220,6 +226,7 @@ def _warm(study: Study, setting: str, seed: int) -> tuple[str, Run | None]:
 def _is_of_warm_start(key: str) -> bool:
   """Returns whether the stages before the last one read a key."""
   last = any(f'{key}.'.startswith(f'{name}.') for name in LAST)
+  last |= OF_SOURCE.match(key) is not None
   return key.split('.')[0] in WARM and not last
 
 

@@ -2,6 +2,7 @@
 kill, and prints differences.
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -366,6 +367,14 @@ def test_warm_starts_are_shared_by_seed_and_settings():
   assert cells['first--s0'].init_from == ''
   shared = grid.cells(study(settings=settings, seeds=2, warm='shared'), 'W')
   assert {c.warm for c in shared} == {'rl--s0', 'exact--s0', 'weak--s0', ''}
+
+
+def test_settings_of_sources_that_only_rl_reads_share_a_warm_start():
+  s = grid.load(str(ROOT / 'configs/studies/horizon.py'))
+  assert list(grid.warm_starts(s)) == [f'ladder--s{i}' for i in range(5)]
+  settings = {'ladder': {}, 'known': {'data.sources.chain4.supervised': True}}
+  s = dataclasses.replace(s, settings=settings, claims=(), seeds=1)
+  assert list(grid.warm_starts(s)) == ['ladder--s0', 'known--s0']
 
 
 def test_stages_are_compared(tmp_path):
