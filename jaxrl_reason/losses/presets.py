@@ -73,6 +73,16 @@ _GKD = _from(
   distill='jsd',
 )
 _UNCLIPPED = dict(advantage='group_zscore', aggregation='seq_mean_token_mean')
+# The authors' script has neither a clip nor a KL; nor has that of RL-PLUS.
+_LUFFY = _from(
+  _UNCLIPPED,
+  'Yan et al. 2025, 2504.14945',
+  advantage='group_mean',
+  policy='importance_sampling',
+  aggregation='fixed_length',
+  offpolicy='luffy',
+  entropy_coef=0.001,
+)
 
 PRESETS = {
   # --- REINFORCE and PPO
@@ -335,23 +345,9 @@ PRESETS = {
     kl_weighted=True,
     max_row_drift=0.1,
   ),
-  'luffy': _from(  # the authors' script has neither a clip nor a KL
-    _UNCLIPPED,
-    'Yan et al. 2025, 2504.14945',
-    advantage='group_mean',
-    policy='importance_sampling',
-    aggregation='fixed_length',
-    offpolicy='luffy',
-    entropy_coef=0.001,
-  ),
-  'rl_plus': _from(  # the authors' script has neither a clip nor a KL
-    _UNCLIPPED,
-    'Dong et al. 2025, 2508.00222',
-    advantage='group_mean',
-    policy='importance_sampling',
-    aggregation='fixed_length',
-    offpolicy='rl_plus',
-    entropy_coef=0.001,
+  'luffy': _LUFFY,
+  'rl_plus': _from(
+    _LUFFY, 'Dong et al. 2025, 2508.00222', offpolicy='rl_plus'
   ),
   # --- a teacher
   'opd': _OPD,
