@@ -346,9 +346,7 @@ PRESETS = {
     max_row_drift=0.1,
   ),
   'luffy': _LUFFY,
-  'rl_plus': _from(
-    _LUFFY, 'Dong et al. 2025, 2508.00222', offpolicy='rl_plus'
-  ),
+  'rl_plus': _from(_LUFFY, 'Dong et al. 2025, 2508.00222', offpolicy='rl_plus'),
   # --- a teacher
   'opd': _OPD,
   'iw_opd': _from(_OPD, 'Xie et al. 2026, 2606.22600', distill_gamma=0.5),
