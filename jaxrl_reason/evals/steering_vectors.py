@@ -27,7 +27,7 @@ import numpy as np
 from jaxrl_reason.base import Rows
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models.adapters import steering
-from jaxrl_reason.rollouts.hidden_states import HiddenStates
+from jaxrl_reason.rollouts.hidden_states import HiddenStates, wrong_layer
 from jaxrl_reason.verifiers import records
 
 
@@ -111,11 +111,8 @@ def run(o: Options, say: Callable[[str], Any], bar: Callable) -> str:
   if found.model.hidden_after is None:
     raise ValueError(f'--model={o.model}: a sum of models has no layers')
   steering.spec_of(found.model.specs)  # refuses models that it cannot steer
-  if not -layers <= o.layer < layers:
-    raise ValueError(
-      f'--layer={o.layer}: must be from {-layers} to {layers - 1}: the model '
-      f'has {layers} layers'
-    )
+  if wrong := wrong_layer(o.layer, layers):
+    raise ValueError(f'--layer={o.layer}: {wrong}')
   answers = [row for group in groups for row in group]
   states = _states(o, found, answers, bar)
   vectors = np.zeros((layers, states.shape[1]), np.float32)

@@ -43,6 +43,16 @@ def _at(column: jax.Array, like: jax.Array) -> jax.Array:
 TOKENS = {'last': last, 'mean': mean, 'prompt_last': prompt_last}
 
 
+def wrong_layer(layer: int, n_layers: int) -> str:
+  """Returns the allowed numbers if a model of n_layers lacks a layer, or ''."""
+  if -n_layers <= layer < n_layers:
+    return ''
+  return (
+    f'must be from {-n_layers} to {n_layers - 1}: the model has {n_layers} '
+    'layers, and negative numbers count from the last one'
+  )
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class HiddenStates:
   """Computes a hidden state of every row; static.

@@ -5,7 +5,11 @@ from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.config.rl_sections import Hidden
 from jaxrl_reason.config.unread import changed
 from jaxrl_reason.rewards.kernels import KERNELS
-from jaxrl_reason.rollouts.hidden_states import TOKENS, HiddenStates
+from jaxrl_reason.rollouts.hidden_states import (
+  TOKENS,
+  HiddenStates,
+  wrong_layer,
+)
 from jaxrl_reason.rollouts.views import HIDDEN
 from jaxrl_reason.run.rl import chunk_settings as chunks
 
@@ -74,11 +78,5 @@ def hidden_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
 def layer_rules(c: RL, n_layers: int) -> rules.Rows:
   """Refuses a layer that the model does not have."""
   layer = c.views.hidden.layer
-  return (
-    (
-      not -n_layers <= layer < n_layers,
-      f'rl.views.hidden.layer={layer}: must be from {-n_layers} to '
-      f'{n_layers - 1}: the model has {n_layers} layers, and negative numbers '
-      'count from the last one',
-    ),
-  )
+  wrong = wrong_layer(layer, n_layers)
+  return ((wrong, f'rl.views.hidden.layer={layer}: {wrong}'),)
