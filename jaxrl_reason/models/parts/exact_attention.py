@@ -43,7 +43,7 @@ def _digits_of(x: Stored) -> tuple:
   """
   if x.scale is None:
     return digits(x.values, -1)
-  return (x.values.astype(fixed_point.digit_dtype()),), x.scale[..., None]
+  return fixed_point.one_digit(x.values), x.scale[..., None]
 
 
 def attend(

@@ -70,7 +70,7 @@ def _digits_of(w: Any) -> tuple[tuple, jax.Array]:
   if isinstance(w, Split):
     return w.digits, w.grid
   if isinstance(w, layers.Quantized):
-    return (w.int8.astype(fixed_point.digit_dtype()),), w.scale[None]
+    return fixed_point.one_digit(w.int8), w.scale[None]
   return digits(w, 0)
 
 
@@ -180,8 +180,7 @@ def _exact_grouped(rows, w, sizes):
   if isinstance(w, Split):
     b, of_w = w.digits, w.grid
   elif isinstance(w, layers.Quantized):
-    b = (w.int8.astype(fixed_point.digit_dtype()),)
-    of_w = w.scale[:, None]
+    b, of_w = fixed_point.one_digit(w.int8), w.scale[:, None]
   else:
     b, of_w = digits(w, 1)
 

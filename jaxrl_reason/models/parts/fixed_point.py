@@ -70,6 +70,11 @@ def digit_dtype() -> Any:
   return jnp.int8 if sharding.platform() == 'tpu' else jnp.bfloat16
 
 
+def one_digit(x: jax.Array) -> tuple[jax.Array]:
+  """Returns int8 numbers of at most 127 as digits of their own."""
+  return (x.astype(digit_dtype()),)
+
+
 def digits(x: jax.Array, axis: Any, n: int = 2) -> tuple[tuple, jax.Array]:
   """Splits x into n digits, with one grid over an axis.
 
