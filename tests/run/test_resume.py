@@ -118,6 +118,22 @@ def saved(workdir, step):
   return check
 
 
+def check_a_killed_run(env, tmp_path, given):
+  """Checks that a run that is killed at its fourth step, and started again,
+  ends like one that is not killed.
+
+  Args:
+    given: changes of the recipe by key.
+  """
+  flags = [f'--config.{k}={v}' for k, v in given.items()]
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  run(env, whole, *flags)
+  process = start(env, killed, *flags)
+  assert kill_when(process, saved(killed, 4)) == -signal.SIGKILL
+  assert 'Resuming at step' in run(env, killed, *flags)
+  assert content(killed) == content(whole)
+
+
 @pytest.fixture(scope='module')
 def uninterrupted(env, tmp_path_factory):
   workdir = tmp_path_factory.mktemp('whole run')  # with a space in it

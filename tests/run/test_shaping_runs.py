@@ -3,12 +3,11 @@ recomputed from rollouts and metrics.
 """
 
 import json
-import signal
 
 import numpy as np
 import pytest
 from test_recipe_features import recipe, rows
-from test_resume import content, env, kill_when, run, saved, start
+from test_resume import check_a_killed_run, env
 
 from jaxrl_reason.run import train
 
@@ -146,13 +145,7 @@ def test_a_killed_run_keeps_the_memory_of_rewards(env, tmp_path, path):
   given |= {'data.controller.window': 16, 'rl.path': path, 'rl.workers': 1}
   given |= {'rl.epochs': 1, 'rl.minibatches': 1, 'rl.steps_per_dispatch': 1}
   given |= {'rl.rewards.answer.reward': 'random'}
-  flags = [f'--config.{k}={v}' for k, v in given.items()]
-  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
-  run(env, whole, *flags)
-  process = start(env, killed, *flags)
-  assert kill_when(process, saved(killed, 4)) == -signal.SIGKILL
-  assert 'Resuming at step' in run(env, killed, *flags)
-  assert content(killed) == content(whole)
+  check_a_killed_run(env, tmp_path, given)
 
 
 @pytest.mark.parametrize(

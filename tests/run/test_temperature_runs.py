@@ -1,14 +1,13 @@
 """Temperatures by problem (`rl.temperature_control.residual`) in whole runs."""
 
 import json
-import signal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_recipe_features import PARITY, recipe, rows
-from test_resume import content, env, kill_when, run, saved, start
+from test_resume import check_a_killed_run, env
 
 from jaxrl_reason import trees
 from jaxrl_reason.base import Outcomes, TrainState
@@ -147,10 +146,4 @@ def test_a_killed_run_keeps_its_temperatures(env, tmp_path, path):
   given = RAISED | POOL | {'stages': 'rl', 'rl.steps': 12, 'rl.path': path}
   given |= {'rl.epochs': 1, 'rl.minibatches': 1, 'rl.steps_per_dispatch': 1}
   given |= {'rl.rewards.answer.reward': 'random', 'rl.workers': 1}
-  flags = [f'--config.{k}={v}' for k, v in given.items()]
-  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
-  run(env, whole, *flags)
-  process = start(env, killed, *flags)
-  assert kill_when(process, saved(killed, 4)) == -signal.SIGKILL
-  assert 'Resuming at step' in run(env, killed, *flags)
-  assert content(killed) == content(whole)
+  check_a_killed_run(env, tmp_path, given)
