@@ -27,6 +27,7 @@ from jaxrl_reason.base import Prompts, Reward, Rollout
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import progress
 from jaxrl_reason.verifiers import compose
+from jaxrl_reason.verifiers.judges import pairwise
 from jaxrl_reason.verifiers.verdict import Verdict, all_failed
 
 
@@ -132,6 +133,8 @@ class HostSource:
     play: replaces `generate` for episodes with an environment in Python; its
       arguments also have the problems, after the prompts.
     demos: verify the reference solutions too.
+    others: a reward reads the other completions of the problem, as
+      example['others'].
   """
 
   generate: Callable[..., Rollout]
@@ -149,6 +152,7 @@ class HostSource:
   draws: Callable | None = None
   play: Callable[..., Rollout] | None = None
   demos: bool = False
+  others: bool = False
 
   def __post_init__(self):
     self._under_way = collections.deque()
@@ -222,7 +226,7 @@ class HostSource:
       batch.best_future = self.pool.submit(cases)
     if self.demos:
       texts = [example.get('solution') or '' for example in examples]
-      cases = _of_texts(texts, examples, noise)
+      cases = self._of_texts(texts, examples, noise)
       batch.demo_future = self.pool.submit(cases)
     return batch.asked.prompts, batch.outs
 
@@ -309,21 +313,24 @@ class HostSource:
       self.tokenizer.decode(row[own].tolist())
       for row, own in zip(tokens, sampled)
     ]
-    return _of_texts(texts, examples, noise)
+    return self._of_texts(texts, examples, noise)
 
+  def _of_texts(self, texts, examples, noise) -> list[tuple[str, dict]]:
+    """Returns (text, problem) for texts, an equal number for each problem.
 
-def _of_texts(texts, examples, noise) -> list[tuple[str, dict]]:
-  """Returns (text, problem) for texts, an equal number for each problem.
-
-  Args:
-    noise: numbers of each problem's texts, or None.
-  """
-  g = len(texts) // len(examples)
-  problems = [example for example in examples for _ in range(g)]
-  if noise is not None:
-    drawn = [x for of_problem in noise for x in of_problem]
-    problems = [p | {'uniform': x} for p, x in zip(problems, drawn)]
-  return list(zip(texts, problems))
+    Args:
+      noise: numbers of each problem's texts, or None.
+    """
+    g = len(texts) // len(examples)
+    problems = [example for example in examples for _ in range(g)]
+    if noise is not None:
+      drawn = [x for of_problem in noise for x in of_problem]
+      problems = [p | {'uniform': x} for p, x in zip(problems, drawn)]
+    if self.others:
+      groups = (texts[i : i + g] for i in range(0, len(texts), g))
+      others = [x for group in groups for x in pairwise.others(group)]
+      problems = [p | {'others': x} for p, x in zip(problems, others)]
+    return list(zip(texts, problems))
 
 
 def to_reward(verdicts: Sequence[Verdict], part_names) -> Reward:

@@ -32,6 +32,7 @@ SHORT = {
   'math_symbolic': 'jaxrl_reason.verifiers.math.symbolic:reward',
   'normalized': 'jaxrl_reason.verifiers.text:normalized',
   'numbers': 'jaxrl_reason.verifiers.math.numbers:reward',
+  'pairwise': 'jaxrl_reason.verifiers.judges.pairwise:reward',
   'random': 'jaxrl_reason.verifiers.controls:random',
   'regex': 'jaxrl_reason.verifiers.text.structure:matches_pattern',
   'repetition': 'jaxrl_reason.verifiers.text.format:repetition',
@@ -50,6 +51,8 @@ SHORT = {
 POOL_ONLY = frozenset(['gym'])
 # Rewards with an argument `correct`, the verifier of the answer.
 OF_CONFIDENCE = frozenset(['brier', 'calibrated'])
+# Rewards that read example['others'], the other completions of the group.
+OF_GROUP = frozenset(['pairwise'])
 
 
 class RewardError(ValueError):

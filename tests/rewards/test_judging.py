@@ -8,7 +8,7 @@ from small import small_model
 
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.rewards import local_judge as judging
-from jaxrl_reason.verifiers.judges import judge
+from jaxrl_reason.verifiers.judges import judge, pairwise
 from jaxrl_reason.verifiers.verdict import Verdict
 
 TOKENIZER = tokenizers.CharTokenizer('0123456789+=?yn')
@@ -107,6 +107,28 @@ def test_rules_first_then_the_model(local):
   cases = [(t, {'prompt': '1+2='}) for t in ('3', '4')]
   first, second = chain(cases)
   assert first == Verdict(1.0) and 0 < second.score < 1
+
+
+def test_comparisons_are_judged_in_both_orders(local):
+  texts, example = ('1', '22', '3'), {'prompt': '1+2='}
+  compare = judging.LocalJudge(
+    local.model, local.params, TOKENIZER, 12, '{question}{answer}={other}?',
+    'y', 'n', rows=4, fenced=False,
+  )  # fmt: skip
+  cases = [
+    (text, example | {'others': rest})
+    for text, rest in zip(texts, pairwise.others(texts))
+  ]
+  found = [v.score for v in pairwise.Pairwise(compare)(cases)]
+
+  def preferred(a, b):
+    orders = f'1+2={a}={b}?', f'1+2={b}={a}?'
+    first, second = (by_hand(local, text) for text in orders)
+    return (first + 1 - second) / 2
+
+  want = [np.mean([preferred(a, b) for b in texts if b != a]) for a in texts]
+  np.testing.assert_allclose(found, want, rtol=1e-4)
+  assert np.ptp(found) > 1e-3
 
 
 def test_on_a_mesh_the_scores_are_the_same(local):

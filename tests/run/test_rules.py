@@ -628,6 +628,15 @@ EXAMPLES = [
   ),
   (TWO | {'stages': ('sft',)}, 'sampler_mesh=.* no effect without an rl st'),
   ({'rl.path': 'gpu'}, "rl.path='gpu': choose fused or host"),
+  (
+    {
+      'rl.path': 'host',
+      'rl.samples': 1,
+      'rl.algorithm': 'reinforce_pp',
+      'rl.rewards.better': dict(reward='pairwise'),
+    },
+    'samples=1: rl.rewards.better compares the samples of a problem',
+  ),
   ({'rl.reference_memory': 'disk'}, "reference_memory='disk': choose device"),
   ({'rl.overlong': 33}, 'rl.overlong=33 .*completion_len=32'),
   ({'rl.path': 'host', 'rl.steps_per_dispatch': 10}, 'steps_per_dispatch'),

@@ -5,7 +5,7 @@ from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.rollouts import rescue
 from jaxrl_reason.run.checks import teacher_checks
 from jaxrl_reason.run.rl import chunk_settings as chunks
-from jaxrl_reason.run.rl import hidden_settings
+from jaxrl_reason.run.rl import hidden_settings, reward_functions
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.run.rl.temperature_control import RESIDUAL
 from jaxrl_reason.update import packing
@@ -370,7 +370,13 @@ def padding_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
 
 
 def path_rules(c: RL, completion_len: int) -> rules.Rows:
+  compared = reward_functions.of_group(c.rewards)
   return (
+    (
+      compared and c.samples == 1,
+      f'rl.samples=1: rl.rewards.{"".join(compared[:1])} compares the samples '
+      'of a problem; use 2 or more',
+    ),
     rules.choice('rl.path', c.path, ('fused', 'host')),
     rules.choice('rl.reference_memory', c.reference_memory, ('device', 'host')),
     (

@@ -39,6 +39,14 @@ def reads_noise(rewards: Mapping) -> bool:
   return any(part['reward'] == 'random' for part in rewards.values())
 
 
+def of_group(rewards: Mapping) -> list[str]:
+  """Returns the parts of `rl.rewards` that compare the completions of a
+  problem.
+  """
+  found = resolve.OF_GROUP
+  return [name for name, part in rewards.items() if part['reward'] in found]
+
+
 def host_spec(rewards: dict, task_reward: str) -> dict:
   """Returns the compose spec of `rl.rewards`, with 'task' replaced by its
   reward, also as the verifier that rewards of a confidence read.
@@ -83,7 +91,7 @@ def check(c: RL, data: Data, problems: Problems, tokenizer):
   compose.compose(spec)
   state = {name: 0.0 for name in progress.NAMES}
   cases = [
-    (text, example | {'state': state, 'uniform': 0.5})
+    (text, example | {'state': state, 'uniform': 0.5, 'others': ['']})
     for text in (example.get('solution') or '', '')
   ]
   with VerifierPool(spec, workers=1, timeout_s=c.timeout_s) as pool:

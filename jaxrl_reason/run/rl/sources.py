@@ -222,6 +222,7 @@ def host_source(
     play=None if player is None else play,
     draws=_draws(mesh) if reward_functions.reads_noise(c.rewards) else None,
     demos=any(kind.reads_demos for kind in kinds),
+    others=bool(reward_functions.of_group(c.rewards)),
   )
 
 
