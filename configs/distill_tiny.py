@@ -60,7 +60,8 @@ v5e:1x1.
 from jaxrl_reason import config as config_lib
 
 TEACHER = 'runs/distill_teacher'
-VARIANTS = ('student', 'teacher', 'jsd', 'kdrl', 'grpo')
+ANSWERS = 'evals/distill_teacher'
+VARIANTS = ('student', 'teacher', 'jsd', 'kdrl', 'grpo', 'soft', 'hard')
 ALGORITHMS = dict(student='opd', jsd='gkd', kdrl='kdrl', grpo='dapo')
 
 
@@ -78,6 +79,8 @@ def get_config(variant: str):
   c.eval.update(every=25, problems=256, samples=4, harder=False)
   c.checkpoint.update(every=50)
   c.log_every = 5
+  if variant in ('soft', 'hard'):
+    return stored(c, variant)
   return teacher(c) if variant == 'teacher' else student(c, variant)
 
 
@@ -98,4 +101,13 @@ def student(c, variant: str):
     c.rl.logprob_chunk = 8
   if variant == 'kdrl':
     c.rl.loss.distill_coef = 0.1
+  return c
+
+
+def stored(c, variant: str):
+  c.stages = ('sft',)
+  c.sft.update(steps=200, teacher=ANSWERS, stop_loss=0.0)
+  c.eval.every = 50
+  if variant == 'soft':
+    c.sft.loss = 'topk'
   return c

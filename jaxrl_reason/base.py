@@ -354,6 +354,7 @@ class Batch:
   old_logp: jax.Array | None = None  # f32 [N,T]; None: on-policy
   ref_logp: jax.Array | None = None  # f32 [N,T]
   teacher_logp: jax.Array | None = None  # f32 [N,T]
+  teacher_top: Any = None  # `logprobs.Top` [N,T], a stored teacher's
   teacher_tokens: jax.Array | None = None  # i32 [N,Q], see Prompts
   teacher_valid: jax.Array | None = None  # bool [N,Q]
   pass_rate: jax.Array | None = None  # f32 [N], see Prompts
@@ -396,5 +397,4 @@ class TrainState:
   reward_params: Params | None = None  # of a reward model that rewards read
   critic: Any = None  # critics.CriticState, only when the loss reads one
   coefs: dict | None = None  # loss coefficients that change during the run
-  # Memories of parts and kinds of rounds, by name; None: there are none.
-  control: dict | None = None
+  control: dict | None = None  # memories of parts and kinds of rounds, by name

@@ -50,6 +50,9 @@ def parser() -> command.Parser:
   p.text('--thinking', '', 'on or off, or low, medium or high (gpt-oss)')
   p.number('--seed', 0, 'of the noise')
   p.text('--base', '', 'base model for the KL of every model, kl_base')
+  p.number(
+    '--top_logprobs', 0, 'likeliest tokens to store, for sft.teacher; 0: none'
+  )
   p.text('--train', '', 'training files that suites are compared with')
   p.number('--ngram', 13, 'words in common that make a problem contaminated')
   p.number(
@@ -95,7 +98,8 @@ def options(a):
     'k batch top_k top_p min_p repetition_penalty presence_penalty '
     'frequency_penalty chunk carry least wait most final power moves '
     'seed system '
-    'base ngram contamination_limit allow_contamination workers timeout_s'
+    'base top_logprobs ngram contamination_limit allow_contamination workers '
+    'timeout_s'
   ).split()
   return session.Options(
     models=command.listed('--model', a.model, str),

@@ -75,6 +75,7 @@ EVALUATE = {
   **FORCING,
   'power': Range(1, whole=False),
   'moves': COUNT_OR_NONE,
+  'top_logprobs': COUNT_OR_NONE,
   'chunk': COUNT_OR_NONE,
   'carry': COUNT_OR_NONE,
   'k': COUNT_OR_NONE,

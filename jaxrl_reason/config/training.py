@@ -65,6 +65,7 @@ class Supervised(Training):
     'minibatches clip_high': 'loss=psft',
     'left_out': 'loss=eksft',
     'behaviour gamma': 'loss=pear',
+    'divergence': 'loss=topk',
   }
 
   # Loss of a token. sft: its negative log-likelihood. dft: that times the
@@ -74,7 +75,8 @@ class Supervised(Training):
   # eksft: sft without the tokens of `left_out`
   # (https://arxiv.org/abs/2605.29303). pear: sft weighted by the ratio of the
   # policy to the model that wrote the data, over the later tokens
-  # (https://arxiv.org/abs/2602.01058).
+  # (https://arxiv.org/abs/2602.01058). topk: a divergence from the stored
+  # distributions of a teacher.
   loss: str = 'sft'
   minibatches: Count = 1  # updates per batch of rows; psft only, at least 2
   clip_high: Amount = 0.28  # the ratio is at most 1 + this; psft only
@@ -88,6 +90,11 @@ class Supervised(Training):
   # and the stop token, of the model that wrote them; pear only.
   behaviour: str = ''
   gamma: Nucleus = 0.999  # factor of the weight for each later token; pear only
+  # Answers of a teacher in place of the solutions of the data: a file of
+  # `jaxrl evaluate --top_logprobs=K`, or its folder.
+  teacher: str = ''
+  # forward, reverse, jsd or tv, see rl.loss.distill; topk only.
+  divergence: str = 'forward'
   # Padding in the passes over rows, as in rl.padding: whole, packed:TOKENS or
   # buckets:N.
   padding: str = 'whole'

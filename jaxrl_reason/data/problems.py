@@ -41,7 +41,8 @@ class Problems:
     alphabet: every character of the texts, or None if unknown.
     parts: (section, Problems) of each source of a mixture (`data.sources`).
     supervised: training examples of supervised stages; None: train.
-    pairs: of the stages that learn from pairs, by their key `pairs`.
+    pairs: of the stages that learn from pairs, by their key `pairs`; and the
+      answers of stored teachers, by `sft.teacher`.
   """
 
   train: Any

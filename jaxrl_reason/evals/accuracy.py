@@ -14,7 +14,7 @@ import numpy as np
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Model
 from jaxrl_reason.data import pipeline
-from jaxrl_reason.evals import estimators, scores
+from jaxrl_reason.evals import answer_programs, estimators, scores
 from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.evals.sampled_answers import EvalSet
 from jaxrl_reason.logits import Sampling
@@ -75,7 +75,7 @@ class Evaluation:
     programs: by samples of a unit; evaluations that differ only in problems and
       noise share them.
     player: of an environment in Python, samples of a unit -> what
-      `answers.make_generate` gives.
+      `answer_programs.make_generate` gives.
     chunks: of completions, with a carried tail; None: they are whole.
     """
     self._samples, self._rows = range(1 + n_samples), rows
@@ -89,7 +89,11 @@ class Evaluation:
       row_id=self._row_id,
     )
     self._make = player or functools.partial(
-      answers.make_generate, model, max_new=max_new, how=how, chunks=chunks
+      answer_programs.make_generate,
+      model,
+      max_new=max_new,
+      how=how,
+      chunks=chunks,
     )
     self._generate = {} if programs is None else programs
 

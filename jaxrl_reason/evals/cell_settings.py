@@ -55,6 +55,7 @@ class Options:
   system: str = ''
   thinking: bool | None = None
   base: str = ''
+  top_logprobs: int = 0
   train: Sequence[str] = ()
   ngram: int = contamination.N
   contamination_limit: float = 0.01
@@ -96,6 +97,7 @@ def of(
     **_repeats(o),
     **chunks,
     **_power(o, temperature, chunks),
+    **_top(o, chunks),
   }
 
 
@@ -140,6 +142,24 @@ def _power(o: Options, temperature: float, chunks: dict) -> dict[str, Any]:
       f'distribution, and cannot be combined with --{wrong[0]}'
     )
   return {'power': o.power, 'moves': o.moves}
+
+
+def _top(o: Options, chunks: dict) -> dict[str, int]:
+  """Returns the number of likeliest tokens that records have; {}: none.
+
+  Raises:
+    ValueError: completions are not whole samples of the model.
+  """
+  if not o.top_logprobs:
+    return {}
+  wrong = [name for name, value in forced(o).items() if value]
+  if wrong or chunks:
+    raise ValueError(
+      f'--top_logprobs={o.top_logprobs} and --{(wrong or ["chunk"])[0]} cannot '
+      'be combined: the distributions of whole completions are stored, and '
+      'these have forced tokens or several contexts'
+    )
+  return {'top_logprobs': o.top_logprobs}
 
 
 def power_of(settings: dict[str, Any]) -> Power | None:

@@ -21,6 +21,7 @@ from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.checkpoints import files
 from jaxrl_reason.data import chat
 from jaxrl_reason.evals import (
+  answer_programs,
   cell_settings,
   contamination,
   loading,
@@ -200,6 +201,11 @@ def _answer(
     other = loading.load(o.base, dtype=o.dtype, mesh=mesh)
     _refuse_other_tokens(found, other)
     params, base = (found.params, other.params), other.model
+  if o.top_logprobs > found.shape.vocab:
+    raise ValueError(
+      f'--top_logprobs={o.top_logprobs}: {model} has {found.shape.vocab} '
+      'tokens; choose at most this number'
+    )
   programs, graders = {}, {}
   for a in todo:
     settings = a.cell.settings
@@ -217,7 +223,7 @@ def _answer(
       encode = functools.partial(chat.encode_after, found.tokenizer)
       words = cell_settings.forced(o)
       forced = forcing.make(encode, settings['max_new'], **words)
-      programs[key] = answers.make_generate(
+      programs[key] = answer_programs.make_generate(
         found.model,
         *key,
         details=True,
@@ -225,6 +231,7 @@ def _answer(
         base=base,
         chunks=cell_settings.chunks_of(settings),
         power=cell_settings.power_of(settings),
+        top=o.top_logprobs,
       )
     if a.suite.reward not in graders:
       graders[a.suite.reward] = _grader(o, a.suite.reward, stack)

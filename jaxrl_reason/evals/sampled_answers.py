@@ -10,29 +10,22 @@ and the number of devices or processes change no sample.
 """
 
 import dataclasses
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import hosts, sharding, trees
-from jaxrl_reason.base import Model, Prompts, Rollout
-from jaxrl_reason.data import pipeline
+from jaxrl_reason.base import Rollout
+from jaxrl_reason.data import pipeline, teacher_answers
 from jaxrl_reason.evals import traces
+from jaxrl_reason.evals.answer_programs import BASE, TOP
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import logprobs
-from jaxrl_reason.models.chunk_layout import Chunks
-from jaxrl_reason.rollouts import chunks as chunks_lib
-from jaxrl_reason.rollouts import forcing, power_sampling, sampler, turns
 from jaxrl_reason.verifiers import confidence, records
-
-BASE = 'base_logp'  # of records
-COLUMNS = 64  # columns of the base model's logits in memory at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +53,8 @@ class EvalSet:
     return tuple(np.stack([r[k] for r in rows]) for k in ('tokens', 'valid'))
 
   def played(self, problems: np.ndarray) -> tuple[dict, ...]:
-    """Returns the last argument of `make_generate`'s function for some
-    problems, arrays [n,...]; () without an environment.
+    """Returns the last argument of `answer_programs.make_generate`'s function
+    for some problems, arrays [n,...]; () without an environment.
     """
     if self.encoded is None:
       return ()
@@ -116,74 +109,6 @@ class Grid:
     return -(-self.problems // self.b) * self.units_of_block
 
 
-def make_generate(
-  model: Model,
-  n_samples: int,
-  max_new: int,
-  *,
-  details: bool = False,
-  how: turns.Turns | None = None,
-  base: Model | None = None,
-  forced: forcing.Forcing | None = None,
-  chunks: Chunks | None = None,
-  power: power_sampling.Power | None = None,
-) -> Callable[..., Rollout]:
-  """Compiles (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout.
-  With an environment, its encoded problems are the last argument.
-
-  Args:
-    n_samples: G, completions of a prompt.
-    details: also log-probabilities and entropies of the policy itself.
-    how: the environment and the limits; None: one completion.
-    base: a model that also scores the sampled tokens; `params` is then the pair
-      of both models'.
-    forced: forced tokens, or None.
-    chunks: of completions, with a carried tail; None: no chunks.
-    power: of the distribution; `cell_settings` refuses it with `forced` and
-      `chunks`.
-
-  Raises:
-    ValueError: chunks with settings that need whole completions.
-  """
-  if chunks is not None and (base is not None or forced is not None):
-    raise ValueError(
-      'completions in chunks: neither a base model nor budget forcing goes '
-      'with them'
-    )
-
-  @jax.jit
-  def generate(params, tokens, valid, row_ids, sampling, key, stop, *encoded):
-    if how is not None:
-      given = params, tokens, valid, *encoded, key, sampling, stop
-      rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
-      return turns.generate(how, model, *given, **rest)
-    own, of_base = params if base is not None else (params, None)
-    given = model, own, tokens, valid, key, sampling, stop
-    rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
-    rest |= dict(policy_logp=details, entropy=details)
-    if chunks is not None:
-      return chunks_lib.generate(chunks, *given, **rest)
-    if power is None:
-      out = sampler.generate(*given, **rest, forcing=forced)
-    else:
-      out = power_sampling.generate(power, *given, **rest)
-    if base is None:
-      return out
-    return out.replace(views=_of_base(base, of_base, tokens, valid, out))
-
-  return generate
-
-
-def _of_base(base: Model, params, tokens, valid, out: Rollout) -> dict:
-  """Computes the log-probs [N,C] of sampled tokens under another model."""
-  asked = Prompts(tokens, valid, jnp.zeros(len(tokens), jnp.int32), {})
-  rows = batch_lib.rows_of(asked, out).replace(temperature=1.0)
-  logp, _, _ = logprobs.score(
-    base, params, rows, Sampling.fixed(), start=tokens.shape[1], chunk=COLUMNS
-  )
-  return {BASE: logp[:, -out.tokens.shape[1] :]}
-
-
 def pair(problem: np.ndarray, sample: np.ndarray) -> np.ndarray:
   """Returns ids of rows [N,2] that do not depend on the number of samples."""
   return np.stack([problem, sample], axis=1)
@@ -194,7 +119,7 @@ class AnswerSampler:
   """The sampler of answers, and its settings.
 
   Attributes:
-    generate: from `make_generate`, for the grid's s samples.
+    generate: from `answer_programs.make_generate`, for the grid's s samples.
     sampling: settings; sample 0 is always greedy.
     stop: i32 [S], tokens that end a completion.
     grade: list of (completion, example) -> list of Verdict.
@@ -292,12 +217,18 @@ class AnswerSampler:
         temperature=temperature if sample else 0.0,
         **self._judged(texts[n], examples[n]),
         **local.details(i),
+        **local.top(i, drawn[n], self),
         **local.conversation(i, self.tokenizer.decode),
         **cut[n],
         **self.about,
       )
       out.append(records.judged(row, verdicts[n]))
     return out
+
+  @functools.cached_property
+  def tokenizer_digest(self) -> str:
+    """Returns the digest of the tokenizer, for stored distributions."""
+    return teacher_answers.digest(self.tokenizer)
 
   def _judged(self, text: str, example: Mapping) -> dict[str, Any]:
     """Returns further fields that are computed from a text."""
@@ -342,7 +273,9 @@ class _Local:
     self.tokens, self.sampled = here(out.tokens), here(out.sampled)
     self.truncated, self.turn = here(out.truncated), here(out.turn)
     self._logp, self._entropy = here(out.policy_logp), here(out.entropy)
-    self._base = here((out.views or {}).get(BASE))
+    views = out.views or {}
+    self._base = here(views.get(BASE))
+    self._top = [here(views.get(name)) for name in TOP]
     self._gained = here(out.episode and out.episode.reward)
 
   def gained(self, i: int) -> dict[str, float]:
@@ -371,3 +304,10 @@ class _Local:
     if self._base is not None:
       found[BASE] = round(float(self._base[i][on].sum()), 4)
     return found
+
+  def top(self, i: int, ids: list[int], sampler: AnswerSampler) -> dict:
+    """Returns {'top': the likeliest tokens of a row}, if they were computed."""
+    if self._top[0] is None:
+      return {}
+    top = (x[i][self.sampled[i]] for x in self._top)
+    return {'top': teacher_answers.field(ids, *top, sampler.tokenizer_digest)}

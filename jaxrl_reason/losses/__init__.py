@@ -65,7 +65,7 @@ from jaxrl_reason.losses.diagnostics import (
   clip_metrics, combine, gap_metrics, ratio_metrics, summarize,
 )
 from jaxrl_reason.losses.distillation import (
-  DIVERGENCES, Distill, divergence, teach,
+  DIVERGENCES, Distill, divergence, likeliest, stored_divergence, teach,
 )
 from jaxrl_reason.losses.entropy import (
   EntropyBonus, adaptive_entropy, entropy_from_logits, sum_p_squared,
@@ -145,7 +145,8 @@ __all__ = [
   'kimi_bonus', 'kl_cov', 'kl_cov_tokens', 'kl_penalty', 'kto',
   'l1_exact_penalty', 'l1_max_reward', 'laser_bonus', 'laser_d_target',
   'leave_one_out', 'leave_one_out_std', 'length_preference',
-  'length_weighted', 'log_likelihood', 'log_ratio', 'loss_mask', 'luffy',
+  'length_weighted', 'likeliest', 'log_likelihood', 'log_ratio', 'loss_mask',
+  'luffy',
   'low_entropy_tokens', 'masked_mean', 'masked_var', 'maxrl', 'mean_logp',
   'mirror_descent',
   'needs', 'next_coefs', 'normalise', 'o1_pruner_reward', 'off_policy_rows',
@@ -157,7 +158,7 @@ __all__ = [
   'rl_plus', 'role_baseline', 'rover', 'row_count', 'row_mean', 'row_sum',
   'rows_to_tokens', 'sapo', 'second_moment_tokens', 'segments',
   'select_tokens', 'sft', 'signs', 'simpo', 'soft_overlong_penalty',
-  'sum_p_squared',
+  'stored_divergence', 'sum_p_squared',
   'summarize', 'tbrm', 'teach', 'token_logp', 'token_rewards',
   'tokens_within_tv', 'top_entropy_tokens', 'topr', 'tree', 'value_loss',
   'value_targets', 'vespo', 'weigh_signs', 'whiten',

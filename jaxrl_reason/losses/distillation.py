@@ -84,6 +84,7 @@ DIVERGENCES = {
   'tv': _tv,
 }
 TOP_OF = {'policy': 0, 'teacher': 1}
+LEAST = -40.0  # smallest stored log-probability of the other tokens, in nats
 
 
 def _top(
@@ -94,15 +95,65 @@ def _top(
   """
   which = choose('top_of', top_of, TOP_OF)
   _, index = jax.lax.top_k(stop((pi, teacher)[which]), k)
-  hit = jnp.zeros(teacher.shape, bool)
-  hit = jnp.put_along_axis(hit, index, True, axis=-1, inplace=False)
+  return [_reduced(pi, index), _reduced(teacher, index)]
 
-  def reduced(x):
-    first = jnp.take_along_axis(x, index, axis=-1)
-    rest = jax.nn.logsumexp(jnp.where(hit, -jnp.inf, x), -1, keepdims=True)
-    return jnp.concatenate([first, rest], axis=-1)
 
-  return [reduced(pi), reduced(teacher)]
+def _reduced(x: jax.Array, index: jax.Array) -> jax.Array:
+  """Reduces log-probabilities [.., V] to those of the tokens `index` [.., k],
+  and of all other tokens together, [.., k + 1].
+  """
+  hit = jnp.zeros(x.shape, bool)
+  hit = jnp.put_along_axis(
+    hit, index, True, axis=-1, inplace=False, mode='drop'
+  )
+  first = _at(x, index)
+  rest = jax.nn.logsumexp(jnp.where(hit, -jnp.inf, x), -1, keepdims=True)
+  return jnp.concatenate([first, rest], axis=-1)
+
+
+def _at(x: jax.Array, index: jax.Array) -> jax.Array:
+  """Returns log-probabilities of tokens, LEAST for those above V."""
+  return jnp.take_along_axis(x, index, axis=-1, mode='fill', fill_value=LEAST)
+
+
+def likeliest(logits: Array, k: int) -> tuple[jax.Array, jax.Array]:
+  """Returns the k likeliest tokens of a distribution, to be stored: logits
+  [.., V] -> (ids i32 [.., k], log-probabilities f32 [.., k + 1]).
+
+  The last log-probability is that of all other tokens together, LEAST if there
+  are none.
+  """
+  logp = jax.nn.log_softmax(as_float(jnp.asarray(logits)))
+  first, ids = jax.lax.top_k(logp, k)
+  if k == logp.shape[-1]:
+    rest = jnp.full_like(first[..., :1], LEAST)
+    return ids, jnp.concatenate([first, rest], axis=-1)
+  return ids, jnp.maximum(_reduced(logp, ids), LEAST)
+
+
+def stored_divergence(
+  logits: Array, ids: Array, logp: Array, *, kind: str = 'forward'
+) -> jax.Array:
+  """Computes a divergence from a stored distribution, [.., V] -> [..], nats.
+
+  It compares the stored tokens, and the total of all other tokens. With all
+  tokens of the vocabulary it equals `divergence`. Tokens that the vocabulary of
+  `logits` lacks, as padding, are left out. Only `logits` have a gradient. The
+  share of the teacher in the mixture of 'jsd' is 0.5.
+
+  Args:
+    ids: i32 [.., k]; logp: f32 [.., k + 1]; as `likeliest` returns them.
+    kind: a key of DIVERGENCES.
+  """
+  f = choose('kind', kind, DIVERGENCES)
+  pi = jax.nn.log_softmax(as_float(jnp.asarray(logits)))
+  ids, teacher = jnp.asarray(ids), stop(as_float(jnp.asarray(logp)))
+  k, size = ids.shape[-1], pi.shape[-1]
+  known = jnp.where(ids < size, teacher[..., :k], LEAST)
+  if k >= size:
+    return f(_at(pi, ids), known, 0.5)
+  teacher = jnp.concatenate([known, teacher[..., k:]], axis=-1)
+  return f(_reduced(pi, ids), teacher, 0.5)
 
 
 def divergence(
@@ -254,6 +305,26 @@ class Distill(Part):
     kl, mask = self(arrays), arrays['mask']
     metrics = {'teacher_kl': token_share(kl, mask, denominators)}
     return mean(kl, mask, denominators), metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored(Part):
+  """The divergence from a stored distribution, as the loss of a token.
+
+  Attributes:
+    kind: a key of DIVERGENCES.
+  """
+
+  kind: str = 'forward'
+  reads = ('teacher_kl', 'mask')
+
+  def compare(self, logits: Array, ids: Array, logp: Array) -> jax.Array:
+    """Computes `stored_divergence`, [.., V] -> [..]."""
+    return stored_divergence(logits, ids, logp, kind=self.kind)
+
+  def __call__(self, arrays: Arrays) -> jax.Array:
+    kl, mask = self.take(arrays)
+    return keep(mask, kl)
 
 
 DISTILL = ('advantage', *DIVERGENCES, *KL_ESTIMATORS)

@@ -29,6 +29,7 @@ from jaxrl_reason.losses.arrays import (
   safe_exp,
   stop,
 )
+from jaxrl_reason.losses.distillation import Stored
 from jaxrl_reason.losses.objective_part import Part, flat_names, part, part_of
 from jaxrl_reason.losses.policy import PPOClip
 from jaxrl_reason.losses.selection import EKSFT, OnlySelected
@@ -153,6 +154,7 @@ SUPERVISED: dict[str, Callable[[Any], dict[str, Any]]] = {
   'psft': lambda c: dict(policy=PPOClip(high=c.clip_high)),
   'eksft': _eksft,
   'pear': lambda c: dict(policy=PEAR(pear_gamma=c.gamma)),
+  'topk': lambda c: dict(policy=Stored(kind=c.divergence)),
 }
 
 

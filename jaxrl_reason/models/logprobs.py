@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from jaxrl_reason import logits as logits_lib
 from jaxrl_reason import sharding
@@ -28,6 +29,18 @@ class Other(NamedTuple):
   model: Model
   params: Params
   rows: Rows | None = None
+
+
+@struct.dataclass
+class Top:
+  """The likeliest tokens of a stored distribution over the tokens of rows.
+
+  Attributes:
+    ids: i32 [N,T,k]; logp: f32 [N,T,k+1], see `losses.likeliest`.
+  """
+
+  ids: jax.Array
+  logp: jax.Array
 
 
 def score(
@@ -64,16 +77,17 @@ def score_beside(
   sampling: logits_lib.Sampling,
   packed: Any = None,
   *,
-  other: Other | None = None,
-  compare: Callable[[jax.Array, jax.Array], jax.Array] | None = None,
+  other: Other | Top | None = None,
+  compare: Callable[..., jax.Array] | None = None,
   **columns: int,
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array | None], jax.Array | None]:
   """Computes `score`, and compares the distributions of two models.
 
   Args:
-    other: the second model, or None.
+    other: the second model, or its stored distributions, or None.
     compare: (logits, logits of the other) [N,c,V] at the rows' temperatures,
-      unfiltered -> [N,c].
+      unfiltered -> [N,c]. With stored distributions the arguments are (logits,
+      ids, logp).
     columns: start and chunk, see `over_columns`. The logits of both models are
       computed a chunk at a time.
 
@@ -81,22 +95,25 @@ def score_beside(
     ((logp, entropy, comparison or None) [N,T], load balance or None).
   """
   shape, beside = shaping(model, rows, sampling, packed, **columns)
+  n_others, n_read = int(isinstance(other, Other)), 1 + len(beside)
+  stored = (other.ids, other.logp) if isinstance(other, Top) else ()
 
   def part(logits, *rest):
-    others, (targets, temperature, *_) = rest[:n_others], rest[n_others:]
-    shaped = shape(logits, *rest[n_others:])
+    others, rest = rest[:n_others], rest[n_others:]
+    read, top = rest[:n_read], rest[n_read:]
+    targets, temperature, *_ = read
+    shaped = shape(logits, *read)
     logp = logits_lib.token_logp(shaped, targets, model.sums)
     compared = None
-    if others:
+    if others or top:
       plain = logits_lib.Sampling(temperature)
       both = [logits_lib.shaped(x, plain) for x in (logits, *others)]
-      compared = compare(*both)
+      compared = compare(*both, *top)
     return logp, logits_lib.entropy(shaped), compared
 
-  n_others = 0 if other is None else 1
-  return over_columns(
-    model, params, rows, part, *beside, packed=packed, other=other, **columns
-  )
+  second = other if n_others else None
+  columns |= dict(packed=packed, other=second)
+  return over_columns(model, params, rows, part, *beside, *stored, **columns)
 
 
 def shaping(
@@ -198,9 +215,9 @@ def over_columns(
 
     Args:
     part: (logits f32 [N,c,V], those of `other` if there is one, the c tokens
-      drawn from them [N,c], columns of `beside`) -> tree of [N,c], column by
-      column.
-    beside: arrays [N,T] about the tokens, passed to `part`.
+      drawn from them [N,c], columns of `beside`) -> tree of [N,c,...], column
+      by column.
+    beside: arrays [N,T,...] about the tokens, passed to `part`.
     packed: see `forward`.
     start: first column to compute, at least 1. Columns before it are prompts in
       every row and need no logits.
@@ -209,7 +226,7 @@ def over_columns(
     other: a second model without gradient; its routers choose for themselves.
 
   Returns:
-    The tree of [N,T], 0 before `start` and at packed padding; and the load
+    The tree of [N,T,...], 0 before `start` and at packed padding; and the load
     balance of `forward`.
   """
   hidden, balance = forward(model, params, rows, packed)
@@ -237,7 +254,7 @@ def over_columns(
   if not at_once:
     models = [m._replace(params=_head_once(*m[:2])) for m in models]
   out = of(hidden, read) if at_once else _by_chunk(of, (hidden, read), chunk)
-  out = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (first, 0))), out)
+  out = jax.tree.map(lambda x: _widened(x, first, 0), out)
   if moved:
     wanted = jnp.arange(rows.tokens.shape[1]) >= start
     out = jax.tree.map(lambda x: jnp.where(wanted, packed.unpack(x), 0), out)
@@ -276,19 +293,24 @@ def _head_once(model: Model, params):
   return params | sharding.constrain(heads, specs, sharding.DECODE_RULES)
 
 
+def _widened(x: jax.Array, before: int, after: int) -> jax.Array:
+  """Adds columns of zeros to [N,c,...]."""
+  return jnp.pad(x, ((0, 0), (before, after)) + ((0, 0),) * (x.ndim - 2))
+
+
 def _by_chunk(of: Callable[..., Any], arrays: tuple, chunk: int) -> Any:
-  """Computes of(*arrays) [n,T] of arrays [n,T,...], `chunk` columns at a
+  """Computes of(*arrays) [n,T,...] of arrays [n,T,...], `chunk` columns at a
   time.
   """
   n, columns = jax.tree.leaves(arrays)[0].shape[:2]
   padding = -columns % chunk
 
   def split(x):
-    padded = jnp.pad(x, ((0, 0), (0, padding)) + ((0, 0),) * (x.ndim - 2))
+    padded = _widened(x, 0, padding)
     return jnp.moveaxis(padded.reshape(n, -1, chunk, *x.shape[2:]), 1, 0)
 
   def join(x):
-    return jnp.moveaxis(x, 0, 1).reshape(n, -1)[:, :columns]
+    return jnp.moveaxis(x, 0, 1).reshape(n, -1, *x.shape[3:])[:, :columns]
 
   def body(xs):
     return of(*xs)

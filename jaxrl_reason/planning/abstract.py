@@ -17,7 +17,12 @@ from jax.sharding import Mesh
 from jaxrl_reason import sharding
 from jaxrl_reason.checkpoints import hf, pretrained
 from jaxrl_reason.config import Data, Run
-from jaxrl_reason.data import preference_pairs, step_labels, tokenizers
+from jaxrl_reason.data import (
+  preference_pairs,
+  step_labels,
+  teacher_answers,
+  tokenizers,
+)
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import families, transformer, zoo
 from jaxrl_reason.planning import depth
@@ -102,6 +107,8 @@ def shapes(
   for c in (config[k] for k in kinds):
     row = step_labels.BLANK if c.labels else pair
     problems.pairs[c.labels or c.pairs] = [row]
+  if 'sft' in config.stages and (path := config.sft.teacher):
+    problems.pairs[path] = [teacher_answers.blank(path)]
   shape = shape_of(config, model, tokenizer)
   shape = depth.cut(shape, layers) if layers else shape
   parts = prepare.assemble(config, mesh, problems, tokenizer, shape)

@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.config import Eval
+from jaxrl_reason.evals import answer_programs
 from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.kernels import device
@@ -158,7 +159,7 @@ def evaluation(parts: Prepared) -> Phase:
   if how is not None:
     row = how.env.encode(parts.problems.train[0])
     args, trips = (*args, _lay(_stacked(row, grid.b), where)), (how.tokens - 1,)
-  program = answers.make_generate(
+  program = answer_programs.make_generate(
     parts.model, grid.s, d.completion_len, how=how
   )
   return Phase(EVALUATE, program, args, state, calls, trips, flops)

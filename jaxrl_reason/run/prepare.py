@@ -20,7 +20,12 @@ from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import hf, other_run, pretrained
 from jaxrl_reason.config import Data, Run, rules
 from jaxrl_reason.config import Model as ModelSection
-from jaxrl_reason.data import lengths, preference_pairs, step_labels
+from jaxrl_reason.data import (
+  lengths,
+  preference_pairs,
+  step_labels,
+  teacher_answers,
+)
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import adapters, families, remat, transformer
 from jaxrl_reason.models.adapters import lora
@@ -87,12 +92,16 @@ def prepare(
   )
   lengths.check(problems, run.data, tokenizer, solution_len)
   kinds = preference_pairs.KINDS
-  of_pairs = [p.config for p in staging.each(run) if p.kind in kinds]
-  if of_pairs:
+  stages = [p.config for p in staging.each(run)]
+  of_pairs = [c for c in stages if c.stages[0] in kinds]
+  taught = [c for c in stages if c.stages == ('sft',) and c.sft.teacher]
+  if of_pairs or taught:
     render = problems_lib.renderer(run.data, problems, tokenizer, folder)
     rest = of_pairs, tokenizer, render
     problems = preference_pairs.with_pairs(problems, *rest, workdir)
     problems = step_labels.with_labels(problems, *rest)
+    rest = taught, tokenizer, render
+    problems = teacher_answers.with_answers(problems, *rest)
   for split, n in dropped.items():
     if n:
       logging.warning('Dropped %d examples of %s: too long.', n, split)

@@ -11,7 +11,13 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Metrics
 from jaxrl_reason.config import Data
 from jaxrl_reason.config.training import Preference, RewardModel, Training
-from jaxrl_reason.data import pipeline, preference_pairs, step_labels
+from jaxrl_reason.data import (
+  pipeline,
+  preference_pairs,
+  step_labels,
+  teacher_answers,
+)
+from jaxrl_reason.models import logprobs
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.rl import programs
 from jaxrl_reason.update import critics
@@ -36,6 +42,8 @@ def examples(
     if c.labels:
       return pairs, step_labels.encoder(c, d, tokenizer)
     return pairs, preference_pairs.encoder(c, d, pairs, tokenizer)
+  if c.teacher:
+    return problems.pairs[c.teacher], _taught(c, d, tokenizer)
 
   def encode(i, example):
     lens = d.prompt_len, d.completion_len
@@ -50,6 +58,18 @@ def examples(
   if c.weights or c.behaviour:
     encode(0, found[0])  # refused before anything is compiled
   return found, encode
+
+
+def _taught(c: Training, d: Data, tokenizer) -> Callable[[int, dict], dict]:
+  """Returns a function from (index, record of a teacher) to its row."""
+  encode = teacher_answers.encoder(d, tokenizer)
+
+  def of_loss(i, record):
+    row = encode(i, record)
+    top = logprobs.Top(row.pop('top_ids'), row.pop('top_logp'))
+    return row | {'teacher_top': top} if c.loss == 'topk' else row
+
+  return of_loss
 
 
 def _logp_row(

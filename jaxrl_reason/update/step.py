@@ -78,7 +78,7 @@ def _other(learner: Learner, state) -> logprobs.Other | None:
   """
   if 'old_divergence' in learner.needs:
     return logprobs.Other(learner.model, state.params)
-  if 'teacher_kl' not in learner.needs:
+  if 'teacher_kl' not in learner.needs or learner.teacher is None:
     return None
   params = teacher_params(learner, state)
   return logprobs.Other(learner.teacher.model, params)
@@ -273,6 +273,8 @@ def loss_fn(
   if teacher is not None and name == 'teacher_kl':
     rows = scoring.teacher_rows(learner, batch)
     teacher = teacher._replace(rows=rows)
+  if batch.teacher_top is not None:
+    teacher = batch.teacher_top
   (logp, entropy, divergence), balance = logprobs.score_beside(
     learner.model,
     params,

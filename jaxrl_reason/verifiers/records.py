@@ -26,6 +26,8 @@ same lines. A line may have these fields, too (`OPTIONAL`):
                          completion with the texts that the policy did not
                          sample: observations, and the hint at its start that
                          is trained on (role "hint")
+  top                    the likeliest tokens of the policy at every token
+                         (`data.teacher_answers`)
   tokens                 {"text": [...], "logp": [...], "entropy": [...],
                          "advantage": [...], "ratio": [...], "turn": [...],
                          "sampled": [...]}: lists of one length, a token each;
@@ -50,7 +52,7 @@ FIELDS = ('problem', 'sample', 'completion', 'length', 'truncated', 'verdict')
 OPTIONAL = (
   'suite', 'model', 'variant', 'temperature', 'step', 'stage', 'logp',
   'base_logp', 'entropy', 'confidence', 'trace', 'at_budget', 'reward',
-  'advantage', 'conversation', 'tokens',
+  'advantage', 'conversation', 'tokens', 'top',
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from jaxrl_reason import sharding
 from jaxrl_reason.data import pipeline
-from jaxrl_reason.evals import accuracy
+from jaxrl_reason.evals import accuracy, answer_programs
 from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.verifiers.verdict import Verdict
@@ -49,7 +49,9 @@ def drawn(rows, devices=1, first=0, samples=range(6), n=7):
   mesh = sharding.make_mesh((-1, 1, 1), jax.devices()[:devices])
   asked = problems(n)
   grid = answers.Grid.make(n, samples, rows, devices)
-  generate = answers.make_generate(MODEL, grid.s, learning.C, details=True)
+  generate = answer_programs.make_generate(
+    MODEL, grid.s, learning.C, details=True
+  )
   sampler = answers.AnswerSampler(
     generate, PARAMS, mesh=mesh, tokenizer=learning.TOKENIZER,
     sampling=Sampling.make(1.3), key=jax.random.key(3),

@@ -168,3 +168,44 @@ def test_a_term_is_added_with_its_coefficient():
 def test_settings_without_effect_are_refused(settings, message):
   with pytest.raises(ValueError, match=message):
     library.resolve(settings)
+
+
+@pytest.mark.parametrize('kind', ['reverse', 'forward', 'jsd', 'tv'])
+@pytest.mark.parametrize('k', [1, 3, 7])
+def test_a_stored_divergence_is_the_formula_of_the_stored_tokens(kind, k):
+  """Value and gradient, the latter by differences."""
+  ids, logp = library.likeliest(Z_T, k)
+  assert ids.shape[-1] == k and logp.shape[-1] == k + 1
+  order = np.argsort(-T, axis=-1)[..., :k]
+  np.testing.assert_array_equal(ids, order)
+  rest = 1 - np.take_along_axis(T, order, -1).sum(-1)
+  np.testing.assert_allclose(np.exp(logp[..., -1]), rest, atol=1e-6)
+
+  def want(z):
+    p, t = bucketed(softmax(z), T, k) if k < 7 else (softmax(z), T)
+    if kind == 'tv':
+      return 0.5 * np.abs(p - t).sum(-1)
+    return WANT[kind, 0.5](p, t)
+
+  def got(z):
+    return losses.stored_divergence(z, ids, logp, kind=kind)
+
+  close(got(Z), want(Z), rtol=1e-4)
+  slope = jax.grad(lambda z: got(z).sum())(jnp.asarray(Z))
+  step = RNG.normal(size=Z.shape)
+  difference = (want(Z + 1e-5 * step) - want(Z - 1e-5 * step)).sum() / 2e-5
+  np.testing.assert_allclose((slope * step).sum(), difference, rtol=1e-2)
+
+
+@pytest.mark.parametrize('kind', ['reverse', 'forward', 'jsd', 'tv'])
+def test_stored_tokens_of_another_padding_are_left_out(kind):
+  """Padding has no probability under either model."""
+  padded = np.pad(Z_T, ((0, 0), (0, 0), (0, 2)), constant_values=-60.0)
+  want = losses.divergence(Z, Z_T, kind=kind)
+  ids, logp = library.likeliest(padded, 9)
+  got = losses.stored_divergence(Z, ids, logp, kind=kind)
+  close(got, want, rtol=1e-4)
+  wide = np.pad(Z, ((0, 0), (0, 0), (0, 2)), constant_values=-60.0)
+  ids, logp = library.likeliest(Z_T, 7)
+  got = losses.stored_divergence(wide, ids, logp, kind=kind)
+  close(got, want, rtol=1e-4)

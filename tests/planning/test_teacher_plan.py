@@ -1,11 +1,15 @@
 """A plan counts a teacher's bytes, their memory, and its operations."""
 
+import json
+
 import jax
+import numpy as np
 import pytest
 from paths import ROOT, load_recipe
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
+from jaxrl_reason.data import teacher_answers
 from jaxrl_reason.models import spec, weights, zoo
 from jaxrl_reason.planning import abstract, costs, phases, plan_table
 from jaxrl_reason.planning import described_model as described
@@ -167,3 +171,15 @@ def test_a_reward_model_is_counted(alone):
   rows, columns = 64 * 8, 20 + 17
   one = rows * columns * 2 * n
   assert step.flops - alone.flops == pytest.approx(one, rel=0.1)
+
+
+def test_the_rows_of_a_stored_teacher_are_counted(tmp_path):
+  """Their width is that of the file; no second model computes."""
+  path = tmp_path / 'answers.jsonl'
+  top = teacher_answers.field([1], np.zeros((1, 5)), np.zeros((1, 6)), 'x')
+  path.write_text(json.dumps({'prompt': '1+1=', 'top': top}) + '\n')
+  own = {'stages': ('sft',), 'sft__teacher': str(path)}
+  soft, hard = (planned(**own, sft__loss=x)['sft'] for x in ('topk', 'sft'))
+  assert soft.args[2]['teacher_top'].ids.shape[-1] == 5
+  assert 'teacher_top' not in hard.args[2]
+  assert soft.flops == hard.flops

@@ -62,6 +62,7 @@ READS = STEPS | {
   'reward_model.labels': 'b.jsonl',
   'reward_model.separator': ' ',
 }
+TOPK = {'stages': ('sft',), 'sft.loss': 'topk', 'sft.teacher': 'a.jsonl'}
 EXAMPLES = [
   ({'stages': ('preference',)}, "preference.pairs='': name a file"),
   (PAIRS | {'preference.loss': 'sft'}, "preference.loss='sft'"),
@@ -244,6 +245,36 @@ EXAMPLES = [
   (
     {'sft.loss': 'pear', 'stages': ('sft',)},
     "sft.loss='pear' reads the log-probabilities",
+  ),
+  (
+    {'sft.loss': 'topk', 'stages': ('sft',)},
+    "sft.loss='topk' reads the stored distributions",
+  ),
+  (
+    {'pretrain.loss': 'topk', 'stages': ('pretrain',)},
+    "pretrain.loss='topk' reads the stored distributions",
+  ),
+  (
+    {'pretrain.teacher': 'a.jsonl', 'stages': ('pretrain',)},
+    "pretrain.teacher='a.jsonl' has no effect: only stages of kind sft",
+  ),
+  (
+    TOPK | {'sft.loss': 'pear', 'sft.behaviour': 'logp'},
+    "sft.behaviour='logp' and sft.teacher='a.jsonl' cannot be combined",
+  ),
+  (
+    TOPK | {'sft.divergence': 'k1'},
+    "sft.divergence='k1': choose one of reverse, forward",
+  ),
+  (
+    TOPK | {'sft.weights': 'w'},
+    "sft.weights='w' and sft.teacher='a.jsonl' cannot be combined",
+  ),
+  (
+    named('rl', 'a', a={'kind': 'sft', 'data': {'solutions': 'rl'}})
+    | TOPK
+    | {'stages': ('rl', 'a'), 'rl.archive': 1},
+    "named.a: data.solutions='rl' and sft.teacher='a.jsonl' cannot be comb",
   ),
   ({'sft.padding': 'packed:63'}, r"sft.padding='packed:63' .* = 64, the long"),
   (

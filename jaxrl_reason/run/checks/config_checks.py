@@ -33,6 +33,7 @@ from jaxrl_reason.run.checks import (
   off_policy_checks,
   rl_checks,
   selection_checks,
+  teacher_checks,
 )
 from jaxrl_reason.run.process import compile_log
 from jaxrl_reason.run.records import trackers
@@ -136,6 +137,7 @@ def _check_stages(config: Run, shards: int) -> None:
     elif kind != 'rl':
       chunk_tokens = config.rl.chunks.tokens
       rules.refuse(supervised_rules, kind, c, config.data, chunk_tokens)
+      rules.refuse(teacher_checks.stored_rules, kind, c, config.data)
   compile_log.profiled(config.profile.steps)
   trackers.names(config.track)
   if 'rl' in config.stages:

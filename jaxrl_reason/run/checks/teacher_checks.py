@@ -1,8 +1,12 @@
-"""Rules of the models beside the policy: `rl.teacher`, `rl.reward_model`."""
+"""Rules of the models beside the policy: `rl.teacher`, `rl.reward_model`, and
+`sft.teacher`.
+"""
 
 from collections.abc import Mapping
 
+from jaxrl_reason import losses
 from jaxrl_reason.config import RL, Data, rules
+from jaxrl_reason.config.training import Supervised
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.update import critics
@@ -65,6 +69,31 @@ def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
       rl__top_p=t.weights and c.top_p < 1 and c.top_p,
       rl__min_p=t.weights and c.min_p,
       rl__logit_bias=t.weights and c.logit_bias,
+    ),
+  )
+
+
+def stored_rules(kind: str, c: Supervised, d: Data) -> rules.Rows:
+  """Refuses settings of a teacher whose distributions are stored."""
+  return (
+    (
+      c.loss == 'topk' and (kind != 'sft' or not c.teacher),
+      f"{kind}.loss='topk' reads the stored distributions of a teacher: in a "
+      'stage of kind sft, set sft.teacher to a file that `jaxrl evaluate '
+      '--top_logprobs=K` wrote',
+    ),
+    (
+      c.teacher and kind != 'sft',
+      f'{kind}.teacher={c.teacher!r} has no effect: only stages of kind sft '
+      'learn from the answers of a teacher',
+    ),
+    rules.choice(f'{kind}.divergence', c.divergence, losses.DIVERGENCES),
+    *rules.apart(
+      f' and {kind}.teacher={c.teacher!r} cannot be combined: the rows are the '
+      "teacher's; set it to its default",
+      sft__weights=c.teacher and c.weights,
+      sft__behaviour=c.teacher and c.behaviour,
+      data__solutions=c.teacher and d.solutions,
     ),
   )
 

@@ -67,7 +67,8 @@ def learner(
     start = 1 if name == 'pretrain' else d.prompt_len
     padded = packing.choose(c, start, f'{name}.padding')
     objective = _supervised_objective(c)
-    compares = 'teacher_kl' in objective.needs
+    # The distributions of a stored teacher are in the rows.
+    compares = 'teacher_kl' in objective.needs and c.loss != 'topk'
     return Learner(
       objective=objective,
       tx=optim.make(c.optimizer, c.steps * c.minibatches),

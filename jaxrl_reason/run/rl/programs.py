@@ -362,7 +362,7 @@ def _supervised(learner: Learner, state, rows, key):
 
 def supervised_batch(row: dict[str, jax.Array]) -> Batch:
   """Makes a Batch with reward 1 of worked solutions (tokens, valid, mask and
-  perhaps token_weight, step_label or sampler_logp [N,T]).
+  perhaps token_weight, step_label, teacher_top or sampler_logp [N,T]).
   """
   n = row['tokens'].shape[0]
   ones = jnp.ones(n)
@@ -377,8 +377,7 @@ def supervised_batch(row: dict[str, jax.Array]) -> Batch:
     truncated=ones < 0,
     temperature=ones,
     sampler_logp=row.get('sampler_logp', jnp.zeros(row['tokens'].shape)),
-    token_weight=row.get('token_weight'),
-    step_label=row.get('step_label'),
+    **{k: row.get(k) for k in ('token_weight', 'step_label', 'teacher_top')},
   )
 
 

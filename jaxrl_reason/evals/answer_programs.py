@@ -1,0 +1,114 @@
+"""Compiles the programs that sample answers and score them."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import losses
+from jaxrl_reason.base import Model, Prompts, Rollout, Rows
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import logprobs
+from jaxrl_reason.models.chunk_layout import Chunks
+from jaxrl_reason.rollouts import chunks as chunks_lib
+from jaxrl_reason.rollouts import forcing, power_sampling, sampler, turns
+
+BASE = 'base_logp'  # of records
+TOP = 'top_ids', 'top_logp'  # of a Rollout's views
+COLUMNS = 64  # columns of logits of a scoring pass in memory at once
+
+
+def make_generate(
+  model: Model,
+  n_samples: int,
+  max_new: int,
+  *,
+  details: bool = False,
+  how: turns.Turns | None = None,
+  base: Model | None = None,
+  forced: forcing.Forcing | None = None,
+  chunks: Chunks | None = None,
+  power: power_sampling.Power | None = None,
+  top: int = 0,
+) -> Callable[..., Rollout]:
+  """Compiles (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout.
+  With an environment, its encoded problems are the last argument.
+
+  Args:
+    n_samples: G, completions of a prompt.
+    details: also log-probabilities and entropies of the policy itself.
+    how: the environment and the limits; None: one completion.
+    base: a model that also scores the sampled tokens; `params` is then the pair
+      of both models'.
+    forced: forced tokens, or None.
+    chunks: of completions, with a carried tail; None: no chunks.
+    power: of the distribution; `cell_settings` refuses it with `forced` and
+      `chunks`.
+    top: number of likeliest tokens of the policy itself, at every token, that
+      the views TOP have; 0: no such views.
+
+  Raises:
+    ValueError: chunks with settings that need whole completions.
+  """
+  if chunks is not None and (base is not None or forced is not None):
+    raise ValueError(
+      'completions in chunks: neither a base model nor budget forcing goes '
+      'with them'
+    )
+
+  @jax.jit
+  def generate(params, tokens, valid, row_ids, sampling, key, stop, *encoded):
+    if how is not None:
+      given = params, tokens, valid, *encoded, key, sampling, stop
+      rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
+      return turns.generate(how, model, *given, **rest)
+    own, of_base = params if base is not None else (params, None)
+    given = model, own, tokens, valid, key, sampling, stop
+    rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
+    rest |= dict(policy_logp=details, entropy=details)
+    if chunks is not None:
+      return chunks_lib.generate(chunks, *given, **rest)
+    if power is None:
+      out = sampler.generate(*given, **rest, forcing=forced)
+    else:
+      out = power_sampling.generate(power, *given, **rest)
+    if base is None and not top:
+      return out
+    views, rows = {}, _rows(tokens, valid, out)
+    if base is not None:
+      views |= _of_base(base, of_base, rows, tokens.shape[1])
+    if top:
+      views |= _likeliest(model, own, rows, tokens.shape[1], top)
+    return out.replace(views=views)
+
+  return generate
+
+
+def _rows(tokens, valid, out: Rollout) -> Rows:
+  """Returns prompts and completions [N,P+C] for a scoring pass."""
+  asked = Prompts(tokens, valid, jnp.zeros(len(tokens), jnp.int32), {})
+  return batch_lib.rows_of(asked, out).replace(temperature=1.0)
+
+
+def _of_base(base: Model, params, rows: Rows, start: int) -> dict:
+  """Computes the log-probs [N,C] of sampled tokens under another model."""
+  logp, _, _ = logprobs.score(
+    base, params, rows, Sampling.fixed(), start=start, chunk=COLUMNS
+  )
+  return {BASE: logp[:, start:]}
+
+
+def _likeliest(model: Model, params, rows: Rows, start: int, k: int) -> dict:
+  """Computes the k likeliest tokens at every token of completions, TOP:
+  (i32 [N,C,k], f32 [N,C,k+1]), see `losses.likeliest`.
+  """
+
+  def part(logits, *rest):
+    del rest
+    return losses.likeliest(logits, k)
+
+  found, _ = logprobs.over_columns(
+    model, params, rows, part, start=start, chunk=COLUMNS
+  )
+  return {name: x[:, start:] for name, x in zip(TOP, found)}
