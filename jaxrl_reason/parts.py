@@ -54,9 +54,11 @@ class Part:
 
   Attributes:
     name: of its memory in `TrainState.control`; unique in a chain.
+    columns: number of columns that it adds to rows.
   """
 
   name: str = ''
+  columns: int = 0
 
   def init(self, total: jax.Array) -> Memory | None:
     """Returns the memory before the first step; None: the part has no memory.
@@ -110,6 +112,11 @@ class Chain:
         raise ValueError(
           f'control/{path} begins weakly typed: give it a dtype in `init`'
         )
+
+  @property
+  def columns(self) -> int:
+    """Counts the columns that the parts add to rows."""
+    return sum(part.columns for part in self.parts)
 
   def init(self, total: jax.Array) -> dict[str, Memory]:
     """Returns the memories before the first step, by name."""

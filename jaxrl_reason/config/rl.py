@@ -23,6 +23,7 @@ from jaxrl_reason.config.rl_sections import (
   Teacher,
   TemperatureControl,
   Turns,
+  VerdictText,
   Views,
 )
 from jaxrl_reason.config.training import (
@@ -78,6 +79,7 @@ class RL(Training):
   extra: Extra = Extra()
   views: Views = Views()
   probe: Probe = Probe()
+  verdict: VerdictText = VerdictText()
   # Your own parts of a step: name -> dict(part='file.py:Class', kwargs={...}),
   # where Class is a `jaxrl_reason.parts.Part` (docs/extending.md).
   step_parts: dict = mapping()

@@ -253,6 +253,18 @@ class Probe(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class VerdictText(Record):
+  """The question after a completion, and its answers, on which the likelihood
+  term trains with rl.loss.sft_on='verdict' (`rollouts/own_verdicts.py`).
+  """
+
+  # Text between the completion and the verdict.
+  ask: str = '\nIs the answer right? Reply with one word, yes or no: '
+  yes: str = 'yes'  # text of one token
+  no: str = 'no'  # text of one token
+
+
+@dataclasses.dataclass(frozen=True)
 class TemperatureControl(Record):
   """Control of the sampling temperature: towards a target entropy, and by the
   last outcomes of each problem (ERPO, https://arxiv.org/abs/2511.04800).

@@ -133,9 +133,11 @@ class RLPlus(Part):
 # Limits of the log-ratio of a token, and of a weight.
 PEAR_RATIO, PEAR_WEIGHT = (-0.08, 0.3), (0.1, 10.0)
 SFT_LOSSES = {'sft': sft, 'dft': dft}
-# Which tokens the likelihood is of: whether those of right rows (VAPO), or of
-# what an environment answers (ECHO).
-SFT_ON = {'right': True, 'observations': False}
+VERDICT = 'verdict'
+# Tokens of the likelihood -> whether they are those of right rows (VAPO).
+# Otherwise they are the answers of an environment (ECHO), or the verdict on a
+# completion (RL^V).
+SFT_ON = {'right': True, 'observations': False, VERDICT: False}
 SFT, DFT, PEAR = part('SFT', sft), part('DFT', dft), part('PEAR', pear)
 
 
@@ -203,13 +205,14 @@ class Likelihood(Imitate):
     Args:
       mask: [N, T], the policy's own tokens that are trained on.
       reward, valid: [N].
-      observed: [N, T], tokens that an environment wrote; read with
-        on='observations' only.
+      observed: [N, T], tokens that an environment wrote, or verdicts; not
+        read with on='right'. Verdicts count in rows without trained tokens too.
     """
     mask = as_mask(mask)
     if choose('sft_on', self.on, SFT_ON):
       return mask & (as_mask(valid) & (reward > self.threshold))[:, None]
-    return as_mask(observed) & mask.any(1, keepdims=True)
+    observed = as_mask(observed)
+    return observed if self.on == VERDICT else observed & mask.any(1)[:, None]
 
   def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
     return {'sft_tokens': row_count(required(arrays, 'sft_mask')).sum()}

@@ -168,9 +168,10 @@ def evaluation(parts: Prepared) -> Phase:
 class Costs:
   """Counts FLOPs by the model's formula: forward 1 and gradient 2 passes."""
 
-  def __init__(self, parts: Prepared):
+  def __init__(self, parts: Prepared, columns: int = 0):
+    """Args: columns: that parts of a step add to rows."""
     d, c = parts.config.data, parts.config.rl
-    prompt_len = parts.config.prompt_columns
+    prompt_len, self.added = parts.config.prompt_columns, columns
     self.length, self.new = prompt_len + d.completion_len, d.completion_len
     self.prompts, self.rows = c.prompts, c.prompts * c.samples
     self.prompt_len, self.of = prompt_len, parts.model.flops_per_token
@@ -184,8 +185,9 @@ class Costs:
       model: None: the policy.
     """
     model = self.model if model is None else model
-    whole = self.length * model.flops_per_token((self.length - 1) / 2)
-    return rows * (whole - (self.length - n_logits) * _head(model))
+    t = self.length + self.added
+    whole = t * model.flops_per_token((t - 1) / 2)
+    return rows * (whole - (t - n_logits) * _head(model))
 
   def teacher(self, learner) -> tuple[float, float]:
     """Counts the FLOPs of the teacher before the update, and inside it."""
@@ -197,9 +199,10 @@ class Costs:
     return before * one, inside * one
 
   def reward(self, learner) -> float:
-    """Counts the FLOPs of a reward model."""
+    """Counts the FLOPs of a reward model, and of verdicts before the update."""
     critic = learner.reward_model
-    return self.forward(self.rows, 0, critic.model) if critic else 0.0
+    rated = self.forward(self.rows, 0, critic.model) if critic else 0.0
+    return rated + bool(self.added) * self.forward(self.rows, 1)
 
   def generate(self, prompts: int, samples: int) -> float:
     p, c = self.prompt_len, self.new
@@ -224,7 +227,8 @@ def _passes(learner) -> tuple[int, float]:
 def _learner(parts: Prepared, name: str) -> tuple[Learner, Layout]:
   """Returns the learner of a stage and the layout of its state."""
   config, model = parts.config, parts.model
-  learner = stages.abstract_learner(config, model, name, parts.problems)
+  given = parts.problems, parts.tokenizer
+  learner = stages.abstract_learner(config, model, name, *given)
   # The steps that train: costs of a conditional are not counted.
   learner = dataclasses.replace(learner, waits=False)
   where = stages.layout(name, config.rl, config.data, learner, parts)
@@ -310,12 +314,12 @@ def _fused(parts: Prepared) -> Phase:
   gen = stages.generation(c, d, parts.model)
   everywhere = sharding.replicated(parts.mesh)
   rest = _lay((parts.root, sampling, parts.stop), everywhere)
-  k, costs = c.steps_per_dispatch, Costs(parts)
+  k, costs = c.steps_per_dispatch, Costs(parts, learner.chain.columns)
   scored, passes = _passes(learner)
   names = device.reads(c.rewards, parts.problems.kernel)
   share = (c.views.hidden.layer % parts.shape.layers + 1) / parts.shape.layers
   scored += views.passes(names, c.samples, share) + share * bool(c.probe.rate)
-  one = costs.forward(costs.rows, costs.new)
+  one = costs.forward(costs.rows, costs.new + costs.added)
   state = state_of(layout)
   chooser = problem_pool.chooser(d)
   if chooser is None:
@@ -348,7 +352,7 @@ def _host(parts: Prepared) -> list[Phase]:
   learner, layout = _learner(parts, 'rl')
   gen = stages.generation(c, config.data, parts.model)
   sampling = stages.sampling_of(c, parts.tokenizer)
-  costs, mesh = Costs(parts), parts.mesh
+  costs, mesh = Costs(parts, learner.chain.columns), parts.mesh
   everywhere, rows = sharding.replicated(mesh), sharding.row_sharding(mesh)
   root, sampling, stop = _lay((parts.root, sampling, parts.stop), everywhere)
   state = state_of(layout)
@@ -370,7 +374,7 @@ def _host(parts: Prepared) -> list[Phase]:
   args = state, whole, [_lay(rollout, rows)] * c.parts, sampling
   batch = jax.eval_shape(lambda *a: programs.rl_score(*sizes, *a), *args)
   scored, passes = _passes(learner)
-  one = costs.forward(costs.rows, costs.new)
+  one = costs.forward(costs.rows, costs.new + costs.added)
   before, inside = costs.teacher(learner)
   if scored or before:
     score = jax.jit(programs.rl_score, static_argnums=(0, 1, 2))
@@ -382,7 +386,7 @@ def _host(parts: Prepared) -> list[Phase]:
   args = learner, state, _lay(batch, rows)
   args = *args, reward, greedy, root, sampling
   learn = programs.updating(programs.rl_learn, 1, layout.shardings)
-  flops = passes * one + inside
+  flops = passes * one + inside + costs.reward(learner)
   return [*out, Phase('update', learn, args, state, 1, (), flops)]
 
 

@@ -90,7 +90,7 @@ class StageTransition:
 
 def layout(p: Planned, parts: Prepared) -> states.Layout:
   """Lays the state of a stage out on the mesh."""
-  rest = parts.model, p.kind, parts.problems
+  rest = parts.model, p.kind, parts.problems, parts.tokenizer
   learner = stages.abstract_learner(p.config, *rest)
   return stages.layout(p.kind, p.config.rl, p.config.data, learner, parts)
 

@@ -95,7 +95,7 @@ def build(planned: staging.Planned, parts: Prepared) -> Stage:
   facts = None
   if kind == 'rl':
     facts = problem_pool.first_facts(config.data, parts.problems.train)
-  learn = learner(config, parts.model, kind, facts)
+  learn = learner(config, parts.model, kind, facts, parts.tokenizer)
   where = layout(kind, config.rl, config.data, learn, parts)
   builder = _host if config.rl.path == 'host' else _fused
   if kind != 'rl':
@@ -104,7 +104,7 @@ def build(planned: staging.Planned, parts: Prepared) -> Stage:
 
 
 def abstract_learner(
-  config: Run, model: Model, name: str, problems: Problems
+  config: Run, model: Model, name: str, problems: Problems, tokenizer: Any
 ) -> Learner:
   """Builds the learner of stage `name` for shapes alone, without reading the
   facts of the pool's problems.
@@ -112,7 +112,7 @@ def abstract_learner(
   facts = None
   if name == 'rl':
     facts = problem_pool.shapes(config.data, problems.train)
-  return learner(config, model, name, facts)
+  return learner(config, model, name, facts, tokenizer)
 
 
 def layout(

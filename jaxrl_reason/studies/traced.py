@@ -109,7 +109,7 @@ def maker(
 
   def made(values: dict):
     """Builds them from values, which may be traced."""
-    learner = stages.learner(config, model, 'rl')
+    learner = stages.learner(config, model, 'rl', tokenizer=tokenizer)
     read = learner.objective.part_keys
     numbers = {k: values[f'rl.loss.{k}'] for k in LOSS if k in read}
     section = c.optimizer.to_dict() | {'lr': values['rl.optimizer.lr']}

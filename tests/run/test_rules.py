@@ -31,6 +31,7 @@ UNDER = OPD | {
   'rl.teacher.prompt': '{solution} {prompt}',
   'rl.teacher.prompt_len': 40,
 }
+VERDICT = {'rl.loss.sft_on': 'verdict', 'rl.loss.sft_coef': 0.3}
 NOVELTY = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.1)}
 TWO = {'sampler_mesh': (1, 4, 1)}
 EIGHT = TWO | {'sampler_dtype': 'int8'}
@@ -130,6 +131,18 @@ EXAMPLES = [
     PREFERRED | {'rl.turns.env': 'calculator'},
     "rl.turns.env='calculator' and rl.rewards.preferred cannot be combined",
   ),
+  ({'rl.verdict.yes': 'y'}, "yes='y' has no effect without rl.loss.sft_on="),
+  (VERDICT | {'rl.verdict.no': 'yes'}, "no='yes': choose two texts that dif"),
+  (VERDICT | {'rl.verdict.ask': ''}, "rl.verdict.ask='': set it to the quest"),
+  (
+    VERDICT | {'rl.turns.env': 'calculator'},
+    "rl.turns.env='calculator' and rl.loss.sft_on='verdict' cannot be combined",
+  ),
+  (
+    VERDICT | {'rl.chunks.tokens': 4, 'rl.chunks.carry': 2},
+    "rl.chunks.tokens=4 and rl.loss.sft_on='verdict' cannot be combined",
+  ),
+  (VERDICT | {'rl.replay_routes': True}, 'replay_routes=True and rl.loss.sft_'),
   ({'rl.views.hidden.token': 'first'}, "rl.views.hidden.token='first': choose"),
   (
     {'rl.views.hidden.layer': 1},

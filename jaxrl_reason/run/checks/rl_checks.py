@@ -5,7 +5,11 @@ from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.rollouts import rescue
 from jaxrl_reason.run.checks import teacher_checks
 from jaxrl_reason.run.rl import chunk_settings as chunks
-from jaxrl_reason.run.rl import hidden_settings, reward_functions
+from jaxrl_reason.run.rl import (
+  hidden_settings,
+  reward_functions,
+  verdict_settings,
+)
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.run.rl.temperature_control import RESIDUAL
 from jaxrl_reason.update import packing
@@ -38,6 +42,7 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
   turns.check(c, d, needs)
   chunks.check(c, d, needs)
   rules.refuse(hidden_settings.hidden_rules, c, d, needs)
+  rules.refuse(verdict_settings.verdict_rules, c, d, objective)
   rules.refuse(flight_rules, c, d, needs)
   rules.refuse(path_rules, c, d.completion_len)
 

@@ -1,6 +1,7 @@
 """The learner of each stage, built from its configuration."""
 
 import dataclasses
+from typing import Any
 
 import optax
 
@@ -34,12 +35,14 @@ def learner(
   model: Model,
   name: str,
   facts: problem_pool.Facts | None = None,
+  tokenizer: Any = None,
 ) -> Learner:
   """Builds the learner of stage `name`.
 
   Args:
     facts: of the problems of the rl stage's pool; None if there is no pool, and
       no part that counts problems.
+    tokenizer: encodes the texts of `rl.verdict`.
   """
   c, d = config[name], config.data
   chunks = run_chunks.of(config.rl, d)
@@ -103,7 +106,7 @@ def learner(
     part_names=run_turns.part_names(c),
     waits=c.waiting > 0,
     chain=part_chain.make(
-      c, d, config.rollouts, config.trained_paths, tx, facts, model
+      c, d, config.rollouts, config.trained_paths, tx, facts, model, tokenizer
     ),
     **common,
   )

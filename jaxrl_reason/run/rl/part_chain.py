@@ -6,6 +6,7 @@ remain. `rl.step_parts` adds user parts after the shaped rewards.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Data
@@ -24,6 +25,7 @@ from jaxrl_reason.run.rl import (
   problem_pool,
   reward_functions,
   turn_settings,
+  verdict_settings,
 )
 from jaxrl_reason.run.rl.problem_pool import Facts
 from jaxrl_reason.run.rl.temperature_control import TemperatureControl
@@ -33,7 +35,14 @@ from jaxrl_reason.verifiers import resolve
 
 
 def make(
-  c: RL, d: Data, kept: Rollouts, trainable: str, tx, facts: Facts, model: Model
+  c: RL,
+  d: Data,
+  kept: Rollouts,
+  trainable: str,
+  tx,
+  facts: Facts,
+  model: Model,
+  tokenizer: Any = None,
 ) -> Chain:
   """Builds the chain of the rl stage.
 
@@ -43,12 +52,14 @@ def make(
     tx: the policy's optimizer, which a reset of the reference may reinitialize.
     facts: of the problems of the pool.
     model: the policy's functions, whose hidden states a probe reads.
+    tokenizer: encodes the question of verdicts.
   """
   n, room = len(facts.source), d.completion_len
+  objective = c.objective(room)
   parts = (
     _selection(c, room),
     _shaping(c, room, n),
-    _role_baseline(c, c.objective(room)),
+    _role_baseline(c, objective),
     _archive(c, d.prompt_len + c.hints.room, room, n),
     _probe(c, model),
     *_own(c.step_parts),
@@ -57,6 +68,8 @@ def make(
     problem_pool.statistics(d, facts),
     _refresh(c, trainable, tx),
     _temperature_control(c, n),
+    # It adds columns to rows, which no other part expects.
+    verdict_settings.part(c, d, objective, model, tokenizer),
   )
   return Chain(tuple(part for part in parts if part is not None))
 

@@ -1,0 +1,87 @@
+"""The policy as a verifier of its completions (`rl.verdict`), and its rules."""
+
+from typing import Any
+
+from jaxrl_reason import losses
+from jaxrl_reason.base import Model
+from jaxrl_reason.config import RL, Data, rules
+from jaxrl_reason.config.rl_sections import VerdictText
+from jaxrl_reason.config.unread import changed
+from jaxrl_reason.losses.imitation import VERDICT
+from jaxrl_reason.rollouts.own_verdicts import Verdicts
+from jaxrl_reason.run.rl import chunk_settings as chunks
+from jaxrl_reason.update import packing
+
+
+def is_on(objective: losses.Objective) -> bool:
+  """Returns whether the loss trains on verdict tokens."""
+  return bool(objective.likelihood) and objective.likelihood.on == VERDICT
+
+
+def part(
+  c: RL, d: Data, objective: losses.Objective, model: Model, tokenizer: Any
+) -> Verdicts | None:
+  """Builds the part that adds questions to rows, or returns None.
+
+  Raises:
+    ValueError: names the key of a text that the tokenizer cannot encode, of a
+      verdict that is not one token, or of packed rows that are too short.
+  """
+  if not is_on(objective):
+    return None
+  texts = c.verdict.to_dict()
+  ids = {k: _encoded(f'rl.verdict.{k}', texts[k], tokenizer) for k in texts}
+  for key in ('yes', 'no'):
+    if len(ids[key]) != 1:
+      raise ValueError(
+        f'rl.verdict.{key}={c.verdict[key]!r} is {len(ids[key])} tokens; '
+        'choose a text of one token'
+      )
+  parts = c.minibatches * c.micro_batches
+  made = Verdicts(model, tuple(ids['ask']), ids['yes'][0], ids['no'][0], parts)
+  packed = packing.choose(c, 1)
+  longest = d.prompt_len + c.hints.room + d.completion_len + made.columns
+  if isinstance(packed, packing.Packing) and packed.length < longest:
+    raise ValueError(
+      f'rl.padding={c.padding!r} is less than {longest}, the longest sequence '
+      f'with the {made.columns} tokens of rl.verdict'
+    )
+  return made
+
+
+def _encoded(key: str, text: str, tokenizer: Any) -> list[int]:
+  try:
+    return tokenizer.encode(text)
+  except ValueError as e:  # a character that the alphabet lacks
+    raise ValueError(f'{key}={text!r}: {e}') from e
+
+
+def verdict_rules(c: RL, d: Data, objective: losses.Objective) -> rules.Rows:
+  """Refuses texts that nothing reads, and settings without rows to ask
+  about.
+  """
+  on = is_on(objective)
+  key, value, default = next(changed(c.verdict, VerdictText()), 3 * ('',))
+  return (
+    (
+      key and not on,
+      f'rl.verdict{key}={value!r} has no effect without rl.loss.sft_on='
+      f'{VERDICT!r} and rl.loss.sft_coef above 0: set those, or {default!r}',
+    ),
+    (
+      on and c.verdict.yes == c.verdict.no,
+      f'rl.verdict.yes={c.verdict.yes!r} and rl.verdict.no={c.verdict.no!r}: '
+      'choose two texts that differ',
+    ),
+    (
+      on and not c.verdict.ask,
+      "rl.verdict.ask='': set it to the question after a completion",
+    ),
+    *rules.apart(
+      f' and rl.loss.sft_on={VERDICT!r} cannot be combined: the question is '
+      'after one whole completion; set one of them to its default',
+      rl__turns__env=on and c.turns.env,
+      rl__chunks__tokens=on and chunks.of(c, d) is not None and c.chunks.tokens,
+      rl__replay_routes=on and c.replay_routes,
+    ),
+  )
