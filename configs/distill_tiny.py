@@ -60,8 +60,9 @@ v5e:1x1.
 from jaxrl_reason import config as config_lib
 
 TEACHER = 'runs/distill_teacher'
-ANSWERS = 'evals/distill_teacher'
-VARIANTS = ('student', 'teacher', 'jsd', 'kdrl', 'grpo', 'soft', 'hard')
+ANSWERS = 'evals/distill_early'
+STORED = ('early', 'soft', 'hard')
+VARIANTS = ('student', 'teacher', 'jsd', 'kdrl', 'grpo', *STORED)
 ALGORITHMS = dict(student='opd', jsd='gkd', kdrl='kdrl', grpo='dapo')
 
 
@@ -79,7 +80,7 @@ def get_config(variant: str):
   c.eval.update(every=25, problems=256, samples=4, harder=False)
   c.checkpoint.update(every=50)
   c.log_every = 5
-  if variant in ('soft', 'hard'):
+  if variant in STORED:
     return stored(c, variant)
   return teacher(c) if variant == 'teacher' else student(c, variant)
 
@@ -105,9 +106,15 @@ def student(c, variant: str):
 
 
 def stored(c, variant: str):
+  """Learns an easier task, from a teacher that is often wrong."""
   c.stages = ('sft',)
+  c.data.knobs.update(ops='+-', modulus=5, min_ops=3, max_ops=3, max_operand=4)
+  if variant == 'early':
+    c = teacher(c)
+    c.sft.update(stop_loss=0.2)
+    return c
   c.sft.update(steps=200, teacher=ANSWERS, stop_loss=0.0)
-  c.eval.every = 50
+  c.eval.update(every=50, samples=8)
   if variant == 'soft':
     c.sft.loss = 'topk'
   return c

@@ -50,6 +50,9 @@ def parser() -> command.Parser:
   p.text('--thinking', '', 'on or off, or low, medium or high (gpt-oss)')
   p.number('--seed', 0, 'of the noise')
   p.text('--base', '', 'base model for the KL of every model, kl_base')
+  p.text(
+    '--judge', '', 'run with a reward model, whose p(correct) weights votes'
+  )
   p.number(
     '--top_logprobs', 0, 'likeliest tokens to store, for sft.teacher; 0: none'
   )
@@ -98,8 +101,8 @@ def options(a):
     'k batch top_k top_p min_p repetition_penalty presence_penalty '
     'frequency_penalty chunk carry least wait most final power moves '
     'seed system '
-    'base top_logprobs ngram contamination_limit allow_contamination workers '
-    'timeout_s'
+    'base judge top_logprobs ngram contamination_limit allow_contamination '
+    'workers timeout_s'
   ).split()
   return session.Options(
     models=command.listed('--model', a.model, str),

@@ -1,6 +1,7 @@
 """Compiles the programs that sample answers and score them."""
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,17 @@ from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.rollouts import chunks as chunks_lib
 from jaxrl_reason.rollouts import forcing, power_sampling, sampler, turns
 
-BASE = 'base_logp'  # of records
+BASE, JUDGE = 'base_logp', 'p_correct'  # of records
 TOP = 'top_ids', 'top_logp'  # of a Rollout's views
 COLUMNS = 64  # columns of logits of a scoring pass in memory at once
+
+
+class Weights(NamedTuple):
+  """The weights of the models of a program; None: there is no such model."""
+
+  policy: Any
+  base: Any = None
+  judge: Any = None
 
 
 def make_generate(
@@ -31,6 +40,7 @@ def make_generate(
   chunks: Chunks | None = None,
   power: power_sampling.Power | None = None,
   top: int = 0,
+  judge: Callable[..., jax.Array] | None = None,
 ) -> Callable[..., Rollout]:
   """Compiles (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout.
   With an environment, its encoded problems are the last argument.
@@ -39,8 +49,10 @@ def make_generate(
     n_samples: G, completions of a prompt.
     details: also log-probabilities and entropies of the policy itself.
     how: the environment and the limits; None: one completion.
-    base: a model that also scores the sampled tokens; `params` is then the pair
-      of both models'.
+    base: a model that also scores the sampled tokens; `params` is then a
+      `Weights`.
+    judge: `answer_judges.Judge.of`, whose probabilities are the view JUDGE;
+      `params` is then a `Weights`.
     forced: forced tokens, or None.
     chunks: of completions, with a carried tail; None: no chunks.
     power: of the distribution; `cell_settings` refuses it with `forced` and
@@ -51,10 +63,10 @@ def make_generate(
   Raises:
     ValueError: chunks with settings that need whole completions.
   """
-  if chunks is not None and (base is not None or forced is not None):
+  if chunks is not None and (base or judge or forced):
     raise ValueError(
-      'completions in chunks: neither a base model nor budget forcing goes '
-      'with them'
+      'completions in chunks: no base model, no judge and no budget forcing '
+      'goes with them'
     )
 
   @jax.jit
@@ -63,7 +75,9 @@ def make_generate(
       given = params, tokens, valid, *encoded, key, sampling, stop
       rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
       return turns.generate(how, model, *given, **rest)
-    own, of_base = params if base is not None else (params, None)
+    if not isinstance(params, Weights):
+      params = Weights(params)
+    own = params.policy
     given = model, own, tokens, valid, key, sampling, stop
     rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
     rest |= dict(policy_logp=details, entropy=details)
@@ -73,11 +87,13 @@ def make_generate(
       out = sampler.generate(*given, **rest, forcing=forced)
     else:
       out = power_sampling.generate(power, *given, **rest)
-    if base is None and not top:
+    if base is None and judge is None and not top:
       return out
     views, rows = {}, _rows(tokens, valid, out)
     if base is not None:
-      views |= _of_base(base, of_base, rows, tokens.shape[1])
+      views |= _of_base(base, params.base, rows, tokens.shape[1])
+    if judge is not None:
+      views[JUDGE] = judge(params.judge, rows, max_new)
     if top:
       views |= _likeliest(model, own, rows, tokens.shape[1], top)
     return out.replace(views=views)

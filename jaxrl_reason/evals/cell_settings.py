@@ -7,6 +7,7 @@ from typing import Any
 from etils import epath
 
 from jaxrl_reason.evals import (
+  answer_judges,
   contamination,
   loading,
   prompts,
@@ -55,6 +56,7 @@ class Options:
   system: str = ''
   thinking: bool | None = None
   base: str = ''
+  judge: str = ''
   top_logprobs: int = 0
   train: Sequence[str] = ()
   ngram: int = contamination.N
@@ -98,6 +100,7 @@ def of(
     **chunks,
     **_power(o, temperature, chunks),
     **_top(o, chunks),
+    **({'judge': answer_judges.full_name(o.judge)} if o.judge else {}),
   }
 
 

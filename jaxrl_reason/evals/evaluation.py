@@ -21,6 +21,7 @@ from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.checkpoints import files
 from jaxrl_reason.data import chat
 from jaxrl_reason.evals import (
+  answer_judges,
   answer_programs,
   cell_settings,
   contamination,
@@ -196,11 +197,16 @@ def _answer(
 ) -> None:
   """Loads a model and fills its cells."""
   found = loading.load(model, dtype=o.dtype, mesh=mesh)
-  params, base = found.params, None
+  params, base = answer_programs.Weights(found.params), None
   if o.base:
     other = loading.load(o.base, dtype=o.dtype, mesh=mesh)
-    _refuse_other_tokens(found, other)
-    params, base = (found.params, other.params), other.model
+    _refuse_other_tokens(found, '--base', other)
+    params, base = params._replace(base=other.params), other.model
+  judge = None
+  if o.judge:
+    judge = answer_judges.load(o.judge, found.shape.dtype, mesh)
+    _refuse_other_tokens(found, '--judge', judge)
+    params = params._replace(judge=judge.params)
   if o.top_logprobs > found.shape.vocab:
     raise ValueError(
       f'--top_logprobs={o.top_logprobs}: {model} has {found.shape.vocab} '
@@ -232,6 +238,7 @@ def _answer(
         chunks=cell_settings.chunks_of(settings),
         power=cell_settings.power_of(settings),
         top=o.top_logprobs,
+        judge=judge and judge.of,
       )
     if a.suite.reward not in graders:
       graders[a.suite.reward] = _grader(o, a.suite.reward, stack)
@@ -251,17 +258,21 @@ def _answer(
       a.cell.fill(sampler, asked, grid, done[a.cell.path], tell)
 
 
-def _refuse_other_tokens(model: loading.Loaded, base: loading.Loaded) -> None:
-  """Refuses a base with another tokenizer, because a KL compares tokens."""
-  a, b = model.tokenizer, base.tokenizer
+def _refuse_other_tokens(
+  model: loading.Loaded, flag: str, other: loading.Loaded | answer_judges.Judge
+) -> None:
+  """Refuses a second model with another tokenizer, because it reads the
+  sampled tokens.
+  """
+  a, b = model.tokenizer, other.tokenizer
   ids = range(min(a.vocab_size, 1000))
   same = a.vocab_size == b.vocab_size and all(
     a.decode([i]) == b.decode([i]) for i in ids
   )
   if not same:
     raise ValueError(
-      f'--base={base.name} has other tokens than {model.name}: a KL is between '
-      'models of one tokenizer'
+      f'{flag}={other.name} has other tokens than {model.name}, whose answers '
+      'it reads: choose models of one tokenizer'
     )
 
 

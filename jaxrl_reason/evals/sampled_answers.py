@@ -23,7 +23,7 @@ from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Rollout
 from jaxrl_reason.data import pipeline, teacher_answers
 from jaxrl_reason.evals import traces
-from jaxrl_reason.evals.answer_programs import BASE, TOP
+from jaxrl_reason.evals.answer_programs import BASE, JUDGE, TOP
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.verifiers import confidence, records
 
@@ -275,6 +275,7 @@ class _Local:
     self._logp, self._entropy = here(out.policy_logp), here(out.entropy)
     views = out.views or {}
     self._base = here(views.get(BASE))
+    self._judged = here(views.get(JUDGE))
     self._top = [here(views.get(name)) for name in TOP]
     self._gained = here(out.episode and out.episode.reward)
 
@@ -301,6 +302,8 @@ class _Local:
       'logp': round(float(self._logp[i][on].sum()), 4),
       'entropy': round(float(self._entropy[i][on].mean()), 4),
     }
+    if self._judged is not None:
+      found[JUDGE] = round(float(self._judged[i]), 6)
     if self._base is not None:
       found[BASE] = round(float(self._base[i][on].sum()), 4)
     return found

@@ -95,24 +95,20 @@ def _of_draws(drawn: list[list[Mapping]]) -> Sums:
     return f
 
   each(passes(is_right), 'pass')
-  each(_majority, 'maj')
+  each(_vote_by(None), 'maj')
   if all(r.get('trace') is not None for g in drawn for r in g):
     each(passes(is_sound), 'cot_pass')
   if all(_is_open(r) for g in drawn for r in g):
     each(_distinct, DISTINCT)
   if all('logp' in r for g in drawn for r in g):
-    each(_best, 'best')
-    each(_vote, 'vote')
+    each(_best_by(_token_probability), 'best')
+    each(_vote_by(_token_probability), 'vote')
+  if all('p_correct' in r for g in drawn for r in g):
+    each(_best_by(_field('p_correct')), 'judge_best')
+    each(_vote_by(_field('p_correct')), 'judge_vote')
   for budget in drawn[0][0].get('at_budget') or ():
     each(passes(_right_at(budget)), f'budget_{budget}/pass')
   return out
-
-
-def _majority(rows: Sequence[Mapping], k: int) -> float:
-  verdicts = [r['verdict'] for r in rows]
-  return estimators.majority_at_k(
-    [v['extracted'] for v in verdicts], [v['score'] for v in verdicts], k
-  )
 
 
 def _is_open(row: Mapping) -> bool:
@@ -131,24 +127,41 @@ def _distinct(rows: Sequence[Mapping], k: int) -> float:
   return sum(estimators.pass_at_k(n, c, k) for c in answers.values())
 
 
-def _best(rows: Sequence[Mapping], k: int) -> float:
-  """Returns the score of the likeliest of k answers, by mean log-prob."""
-  order = [r['logp'] / max(r['length'], 1) for r in rows]
-  return estimators.best_of_k([float(is_right(r)) for r in rows], order, k)
+def _token_probability(row: Mapping) -> float:
+  """Returns the mean probability of an answer's tokens, a geometric mean."""
+  return math.exp(row['logp'] / max(row['length'], 1))
 
 
-def _vote(rows: Sequence[Mapping], k: int) -> float:
-  """Returns the score of the answer with the largest weight. The weight of a
-  vote is the mean probability of its tokens (https://arxiv.org/abs/2203.11171,
-  weighted sum, normalized).
+def _best_by(order: Callable[[Mapping], float]) -> Callable:
+  """Returns a function of (samples, k) to the score of the answer of highest
+  `order` among k.
   """
-  verdicts = [r['verdict'] for r in rows]
-  return estimators.majority_at_k(
-    [v['extracted'] for v in verdicts],
-    [v['score'] for v in verdicts],
-    k,
-    [math.exp(r['logp'] / max(r['length'], 1)) for r in rows],
-  )
+
+  def best(rows: Sequence[Mapping], k: int) -> float:
+    right = [float(is_right(r)) for r in rows]
+    return estimators.best_of_k(right, list(map(order, rows)), k)
+
+  return best
+
+
+def _vote_by(weight: Callable[[Mapping], float] | None) -> Callable:
+  """Returns a function of (samples, k) to the score of the answer with the
+  largest sum of weights (https://arxiv.org/abs/2203.11171, weighted sum).
+
+  Args:
+    weight: of a vote; None: all votes are equal.
+  """
+
+  def vote(rows: Sequence[Mapping], k: int) -> float:
+    verdicts = [r['verdict'] for r in rows]
+    return estimators.majority_at_k(
+      [v['extracted'] for v in verdicts],
+      [v['score'] for v in verdicts],
+      k,
+      weight and list(map(weight, rows)),
+    )
+
+  return vote
 
 
 def _right_at(budget: str) -> Callable[[Mapping], bool]:

@@ -70,6 +70,55 @@ def test_majority_at_k_is_unbiased():
     assert mean(at(order, k) for order in orders) == pytest.approx(want)
 
 
+def judged_rows(seed, problems=3, n=6):
+  """Returns records of random answers a, b, c (a is correct) and weights."""
+  rng, out = np.random.default_rng(seed), []
+  for problem in range(problems):
+    for sample in range(1, n + 1):
+      answer = [*'abc', None][rng.integers(4)]
+      verdict = dict(score=float(answer == 'a'), status='parsed')
+      row = dict(problem=problem, sample=sample, length=2, truncated=False)
+      row |= dict(verdict=verdict | {'extracted': answer}, trace=None)
+      out.append(row | {'p_correct': float(rng.random())})
+  return out
+
+
+@pytest.mark.parametrize('seed', range(4))
+def test_votes_and_choices_by_a_judge_are_those_of_numpy(seed):
+  rows = judged_rows(seed)
+  found = {k: num / den for k, (num, den) in scores.sums(rows).items()}
+  for problem in range(3):
+    own = [r for r in rows if r['problem'] == problem]
+    p = np.array([r['p_correct'] for r in own])
+    answer = np.array([r['verdict']['extracted'] or '' for r in own])
+    right = answer == 'a'
+    for k in (1, 2, 4, 6):
+      votes = []
+      for start in range(0, 6 - k + 1, k):
+        part = slice(start, start + k)
+        totals = {
+          x: p[part][answer[part] == x].sum() for x in set(answer[part]) - {''}
+        }
+        votes.append(bool(totals) and max(totals, key=totals.get) == 'a')
+      assert found[f'judge_vote@{k}'][problem] == pytest.approx(mean(votes))
+      sets = map(list, itertools.combinations(range(6), k))
+      best = mean(right[s][p[s].argmax()] for s in sets)
+      assert found[f'judge_best@{k}'][problem] == pytest.approx(best)
+
+
+def test_a_judge_that_is_always_right_finds_every_correct_answer():
+  """Its choice is pass@k; equal weights vote as the majority does."""
+  rows = judged_rows(7)
+  certain = [r | {'p_correct': r['verdict']['score']} for r in rows]
+  found, equal = (
+    scores.values(x) for x in (certain, [r | {'p_correct': 0.5} for r in rows])
+  )
+  for k in (1, 2, 4, 6):
+    assert found[f'judge_best@{k}'] == pytest.approx(found[f'pass@{k}'])
+    assert equal[f'judge_vote@{k}'] == pytest.approx(equal[f'maj@{k}'])
+  assert found['judge_vote@6'] >= found['maj@6']
+
+
 def test_calibration_by_hand():
   confidence = np.array([0.05, 0.95, 0.9, 0.92])
   right = np.array([0.0, 1.0, 1.0, 0.0])

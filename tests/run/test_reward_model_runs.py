@@ -8,12 +8,14 @@ import jax.numpy as jnp
 import learning as L
 import numpy as np
 import pytest
+from etils import epath
 from test_recipe_features import recipe, rows
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import trees
+from jaxrl_reason import evaluate, trees
 from jaxrl_reason.base import Prompts, Rows
 from jaxrl_reason.checkpoints import other_run
+from jaxrl_reason.evals import loading
 from jaxrl_reason.rollouts import views
 from jaxrl_reason.run import prepare, stages, train
 from jaxrl_reason.run.rl import learners, programs, reward_models
@@ -338,3 +340,49 @@ def test_runs_that_cannot_be_its_source_are_refused(rewarded, tmp_path):
     train.run(reinforcing(tmp_path / 'plain'), tmp_path / 'run')
   with pytest.raises(ValueError, match='has no checkpoint of step 7 with'):
     train.run(reinforcing(f'{where}@7'), tmp_path / 'run')
+
+
+def test_an_evaluation_weights_votes_by_the_reward_model(rewarded, tmp_path):
+  """The probability is the sigmoid of the reward of a row without padding."""
+  where, state = rewarded
+  suite = 'task:arithmetic?min_ops=2&max_ops=3&modulus=3&ops=+-&n=6'
+  flags = [f'--suite={suite}', '--k=3', f'--out={tmp_path}', '--top_logprobs=1']
+  evaluate.main([f'--model={where}', f'--judge={where}@10', *flags])
+  (path,) = (tmp_path / 'answers').glob('*.jsonl')
+  found = [json.loads(line) for line in path.read_text().splitlines()]
+  params = jax.tree.map(jnp.asarray, state.critic.params)
+  tokenizer = loading.load(str(where)).tokenizer
+  model = prepare.prepare(recipe(stages=('sft',)), epath.Path(where)).model
+  for row in found[:6]:
+    ids = tokenizer.encode(row['prompt']) + row['top']['tokens']
+    tokens = jnp.array([ids])
+    hidden = model.hidden(params['body'], tokens, tokens >= 0)[0, -1]
+    reward = float(np.float64(hidden) @ np.float64(params['reward_head']))
+    want = 1 / (1 + np.exp(-reward))
+    assert row['p_correct'] == pytest.approx(want, abs=1e-4)
+  assert len({r['p_correct'] for r in found}) > 3
+  text = (tmp_path / 'table.md').read_text()
+  assert 'judge_vote@3' in text and 'judge_best@3' in text
+  settings = json.loads(path.with_suffix('.json').read_text())
+  assert settings['judge'] == f'{where}@10'
+
+
+@pytest.mark.parametrize(
+  'judge, message',
+  [
+    ('nowhere', 'name the workdir of a run with a stage of kind reward_model'),
+    ('{where}@99', 'has no checkpoint of step 99 with a reward model'),
+    ('{plain}', 'has no checkpoint with a reward model'),
+  ],
+)
+def test_a_judge_that_is_no_reward_model_is_refused(
+  judge, message, rewarded, tmp_path, capsys
+):
+  where = rewarded[0]
+  if 'plain' in judge:
+    train.run(recipe(stages=('sft',)), tmp_path / 'plain')
+  judge = judge.format(where=where, plain=tmp_path / 'plain')
+  flags = ['--suite=run:heldout', f'--out={tmp_path / "out"}']
+  with pytest.raises(SystemExit):
+    evaluate.main([f'--model={where}', f'--judge={judge}', *flags])
+  assert message in capsys.readouterr().err

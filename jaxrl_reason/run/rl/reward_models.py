@@ -21,14 +21,13 @@ from jaxrl_reason.config.rl_sections import RewardWeights
 from jaxrl_reason.config.run import Model as ModelSection
 from jaxrl_reason.config.training import OF_STAGE
 from jaxrl_reason.data import step_labels
-from jaxrl_reason.evals import loading
+from jaxrl_reason.evals import answer_judges
+from jaxrl_reason.evals.answer_judges import BODY, HEAD
 from jaxrl_reason.models import transformer
 from jaxrl_reason.run.rl import teachers
 from jaxrl_reason.update import critics
 
 KEY = 'rl.reward_model.weights'
-HEAD = f'{other_run.CRITIC}{critics.HEAD}'  # in the record of a checkpoint
-BODY = f'{other_run.CRITIC}body/'
 
 
 def of(
@@ -121,22 +120,6 @@ def _of_stage(workdir: epath.Path, step: int, where: Any) -> Any:
 
 
 def _with_step(name: str) -> str:
-  """Returns WORKDIR@step of the newest checkpoint with a reward model.
-
-  Raises:
-    ValueError: names the key; there is no such checkpoint.
-  """
-  folder, step = loading.split_step(name)
-  if not other_run.is_run(folder):
-    raise ValueError(
-      f'{KEY}={name!r}: name a stage of kind reward_model that is before this '
-      'one, or the workdir of a run with such a stage, WORKDIR[@step]'
-    )
-  newest = other_run.newest_with(folder, HEAD, step)
-  if newest is None:
-    which = 'checkpoint' if step is None else f'checkpoint of step {step}'
-    raise ValueError(
-      f'{KEY}={name!r}: {folder} has no {which} with a reward model, as stages '
-      'of kind reward_model save them'
-    )
-  return f'{folder}@{newest}'
+  """Returns WORKDIR@step of the newest checkpoint with a reward model."""
+  stage = 'a stage of kind reward_model that is before this one, or '
+  return answer_judges.full_name(name, KEY, stage)
