@@ -2,6 +2,7 @@
 
   python tools/weight_change.py runs/arithmetic@225 runs/arithmetic
   python tools/weight_change.py BEFORE AFTER --out=change.json
+  python tools/weight_change.py runs/a@150 runs/a@190 --to=230 --out=230.npz
 
 BEFORE and AFTER are WORKDIR[@step]. Each weight matrix has one line; figures of
 a stacked matrix are means over its layers:
@@ -15,12 +16,22 @@ a stacked matrix are means over its layers:
   stable  squared norm of the difference / its largest squared singular value
   rank1   share of the squared norm in the best approximation of rank 1, which
           https://arxiv.org/abs/2510.00553 studies
+
+With --to, the tool predicts the change of the weights until a later step from
+the checkpoints of one run between BEFORE and AFTER (AlphaRL, the same paper).
+The directions are the first --rank singular vectors u, v of each matrix of
+W(AFTER) - W(BEFORE). The coefficient u^T (W(t) - W(BEFORE)) v of every
+checkpoint t is fitted by a line, whose value at --to is the coefficient of
+u v^T in the prediction. --rank=0 fits a line to every entry. The paper fits u
+by a regression on accuracy; here the line is over steps. The model
+`changed:BEFORE+FILE` of `evaluate` adds the file to the weights.
 """
 
 import argparse
 import json
 import pathlib
 import sys
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -98,6 +109,65 @@ def compare(before: dict, after: dict) -> dict[str, dict[str, float]]:
   return out
 
 
+def predict(
+  steps: Sequence[int], weights: Sequence[np.ndarray], to: int, rank: int
+) -> np.ndarray:
+  """Predicts the change of a weight from the first step until a later one.
+
+  Args:
+    steps: of the checkpoints, increasing.
+    weights: [layers, rows, columns] of each checkpoint.
+    rank: number of singular vectors of the last change whose coefficients are
+      fitted by lines; 0: every entry is.
+  """
+  first = weights[0].astype(np.float64)
+  changes = np.stack([x - first for x in weights])  # [checkpoints, layers, ..]
+  if not rank:
+    return _line(steps, changes, to)
+  u, _, v = np.linalg.svd(changes[-1], full_matrices=False)
+  u, v = u[..., :rank], v[:, :rank]  # [layers, rows, r], [layers, r, columns]
+  found = _line(steps, np.einsum('lir,tlij,lrj->tlr', u, changes, v), to)
+  return np.einsum('lir,lr,lrj->lij', u, found, v)
+
+
+def _line(steps: Sequence[int], values: np.ndarray, to: int) -> np.ndarray:
+  """Evaluates the least-squares line through values [checkpoints,...] at a
+  step.
+  """
+  x = np.asarray(steps, np.float64)
+  apart = x - x.mean()
+  slope = np.tensordot(apart, values, 1) / (apart @ apart)
+  return values.mean(axis=0) + slope * (to - x.mean())
+
+
+def predicted(before: str, after: str, to: int, rank: int) -> dict:
+  """Predicts the changes of all weights until step `to`, by path.
+
+  Raises:
+    ValueError: the two names are not of one run, or `to` is not after them.
+  """
+  (workdir, _, first), (other, _, last) = (
+    name.rpartition('@') for name in (before, after)
+  )
+  known = workdir == other and first.isdecimal() and last.isdecimal()
+  if not known or not int(first) < int(last) <= to:
+    raise ValueError(
+      f'--to={to}: needs WORKDIR@step and WORKDIR@step of one run, at two '
+      f'increasing steps up to it, not {before} and {after}'
+    )
+  folders = (epath.Path(workdir) / 'checkpoints').iterdir()
+  steps = sorted(int(f.name) for f in folders if f.name.isdecimal())
+  steps = [s for s in steps if int(first) <= s <= int(last)]
+  each = [read(f'{workdir}@{s}') for s in steps]
+  out = {}
+  for path, x in each[0].items():
+    stacked = path.startswith(STACKED)
+    weights = [matrices(w[path], stacked) for w in each]
+    change = predict(steps, weights, to, rank)
+    out[path] = change.reshape(x.shape).astype(np.float32)
+  return out
+
+
 def table(changes: dict[str, dict[str, float]]) -> str:
   """Formats the figures, one line per weight."""
   wide = max(map(len, changes))
@@ -116,9 +186,21 @@ def main() -> int:
   )
   p.add_argument('before', metavar='BEFORE', help='WORKDIR[@step]')
   p.add_argument('after', metavar='AFTER', help='WORKDIR[@step]')
-  p.add_argument('--out', help='JSON file with the figures')
+  p.add_argument(
+    '--out', help='JSON file with the figures, or .npz with the prediction'
+  )
+  p.add_argument('--to', type=int, help='step of the prediction')
+  p.add_argument(
+    '--rank', type=int, default=1, help='of the prediction; 0: every entry'
+  )
   a = p.parse_args()
   try:
+    if a.to is not None:
+      if not (a.out or '').endswith('.npz'):
+        raise ValueError('--to: needs --out=FILE.npz')
+      np.savez(a.out, **predicted(a.before, a.after, a.to, a.rank))
+      print(f'{a.out}: evaluate it as changed:{a.before}+{a.out}')
+      return 0
     changes = compare(read(a.before), read(a.after))
     if a.out:
       pathlib.Path(a.out).write_text(json.dumps(changes, indent=1) + '\n')

@@ -4,6 +4,8 @@
   rast:LARGE+TRAINED+UNTRAINED[*strength]  three of them (`models.logit_sums`)
   steered:MODEL+FILE[*strength]  one of them, with the vectors of a file of
     `steering_vectors`
+  changed:MODEL+FILE[*strength]  one of them, with the changes of weights in a
+    file of tools/weight_change.py
 
 A run may have started from scratch; its config has data and tokenizer.
 """
@@ -18,7 +20,7 @@ import ml_collections
 import numpy as np
 from etils import epath
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import conversion, hf, manager, pretrained
 from jaxrl_reason.data import hf_tokenizers, problems
@@ -32,7 +34,7 @@ from jaxrl_reason.models import (
 )
 from jaxrl_reason.models.adapters import steering
 
-RAST, STEERED = 'rast:', 'steered:'
+RAST, STEERED, CHANGED = 'rast:', 'steered:', 'changed:'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +80,7 @@ def _is_workdir(folder: str) -> bool:
 
 def run_of(name: str) -> ml_collections.ConfigDict | None:
   """Returns the config of the run if a name is a workdir, otherwise None."""
-  if name.startswith((RAST, STEERED)):
+  if name.startswith((RAST, STEERED, CHANGED)):
     return run_of(_terms(name)[0][0])
   folder = epath.Path(split_step(name)[0])
   if not (folder / 'checkpoints').is_dir():
@@ -98,9 +100,10 @@ def full_name(name: str) -> str:
   if name.startswith(RAST):
     names, strength = _terms(name)
     return f'{RAST}{"+".join(map(full_name, names))}*{strength:g}'
-  if name.startswith(STEERED):
+  if name.startswith((STEERED, CHANGED)):
     (base, file), strength = _terms(name)
-    return f'{STEERED}{full_name(base)}+{file}*{strength:g}'
+    kind = name.partition(':')[0]
+    return f'{kind}:{full_name(base)}+{file}*{strength:g}'
   folder, step = split_step(name)
   if not _is_workdir(folder):
     if ':' not in name:
@@ -135,6 +138,8 @@ def load(
     return _sum_of(name, dtype, mesh)
   if name.startswith(STEERED):
     return _steered(name, dtype, mesh)
+  if name.startswith(CHANGED):
+    return _changed(name, dtype, mesh)
   source, step = split_step(name)
   dtype, is_run = dtype or default_dtype(), step is not None
   # A run may be in an object store; a model's folder is on this machine.
@@ -177,6 +182,7 @@ def tokenizer_of(folder: epath.Path, is_run: bool) -> Any:
 FORMS = {
   RAST: (3, 'LARGE+TRAINED+UNTRAINED, three models'),
   STEERED: (2, 'MODEL+FILE, a model and a file of `jaxrl steer`'),
+  CHANGED: (2, 'MODEL+FILE, a model and a file of tools/weight_change.py'),
 }
 
 
@@ -224,6 +230,36 @@ def _steered(name: str, dtype: str | None, mesh) -> Loaded:
   if own is None:
     model = adapters.attach(model, steering=True)
   return dataclasses.replace(found, name=name, model=model, params=params)
+
+
+def _changed(name: str, dtype: str | None, mesh) -> Loaded:
+  """Loads a model and adds the changes of weights of a file.
+
+  Raises:
+    ValueError: the file has no changes of this model's weights.
+  """
+  (base, file), strength = _terms(name)
+  try:
+    with np.load(file) as changes:
+      changes = {path: changes[path] for path in changes.files}
+  except (OSError, ValueError) as e:
+    raise ValueError(
+      f'{file}: is no file of tools/weight_change.py: {e}'
+    ) from e
+  found = load(base, dtype=dtype, mesh=mesh)
+  params = trees.flatten(found.params)
+  shapes = {path: x.shape for path, x in params.items()}
+  if shapes != {path: x.shape for path, x in changes.items()}:
+    raise ValueError(
+      f'{file} has changes of other weights than those of {base}'
+    )
+
+  def changed(path, x):
+    total = x.astype(jnp.float32) + strength * changes[path]
+    return jax.device_put(total.astype(x.dtype), x.sharding)
+
+  params = trees.unflatten({k: changed(k, x) for k, x in params.items()})
+  return dataclasses.replace(found, name=name, params=params)
 
 
 def _sum_of(name: str, dtype: str | None, mesh) -> Loaded:

@@ -10,7 +10,7 @@ import pytest
 from data import hf_folders
 from small import small_config, small_model
 
-from jaxrl_reason import steer
+from jaxrl_reason import steer, trees
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models.adapters import steering
@@ -134,3 +134,21 @@ def test_files_of_another_model_are_refused(folder, tmp_path):
     ValueError, match='steered:MODEL.FILE, a model and a file'
   ):
     loading.load(f'steered:{folder}')
+
+
+def test_a_changed_model_adds_the_change_to_its_weights(folder, tmp_path):
+  base = loading.load(str(folder), dtype='float32')
+  flat = trees.flatten(base.params)
+  change = {k: np.full(x.shape, 0.5, np.float32) for k, x in flat.items()}
+  file = tmp_path / 'change.npz'
+  np.savez(file, **change)
+  name = f'changed:{folder}+{file}*0.5'
+  got = loading.load(name, dtype='float32')
+  assert got.name == name
+  for path, x in trees.flatten(got.params).items():
+    np.testing.assert_allclose(x, flat[path] + 0.25, rtol=1e-6)
+  np.savez(file, **{k: x for k, x in change.items() if k != 'embed'})
+  with pytest.raises(ValueError, match='changes of other weights than those'):
+    loading.load(name)
+  with pytest.raises(ValueError, match='no file of tools/weight_change.py'):
+    loading.load(f'changed:{folder}+{tmp_path}/none.npz')
