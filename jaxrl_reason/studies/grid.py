@@ -20,8 +20,9 @@ from jaxrl_reason.config import changes as changes_lib
 from jaxrl_reason.config.run import NO_ROLLOUTS
 from jaxrl_reason.studies.verdicts import Claim
 
-# Sections that the warm start reads. Changes of other keys leave it as it is.
-WARM = 'data init_from model model_dir named pretrain sft stages'.split()
+# Sections that the warm start reads, beside those of the kinds of its stages.
+# Changes of other keys leave it as it is.
+WARM = 'data init_from model model_dir named stages'.split()
 # Keys and sections of the last stage alone, so that all begin with the same
 # weights.
 LAST = ('model.numerics', 'data.controller')
@@ -212,7 +213,8 @@ def _warm(study: Study, setting: str, seed: int) -> tuple[str, Run | None]:
 
   def of(setting: str) -> Run:
     changes = study.settings[setting]
-    own = {k: v for k, v in changes.items() if _is_of_warm_start(k)}
+    sections = {*WARM, *_earlier_kinds(_changed(study, setting, changes))}
+    own = {k: v for k, v in changes.items() if _is_of_any(k, sections)}
     config = _changed(study, setting, own | {'seed': seed})
     return config.changed({'stages': tuple(config.stages[:-1])})
 
@@ -223,11 +225,19 @@ def _warm(study: Study, setting: str, seed: int) -> tuple[str, Run | None]:
   return f'{first}--s{seed}', config
 
 
-def _is_of_warm_start(key: str) -> bool:
-  """Returns whether the stages before the last one read a key."""
+def _earlier_kinds(config: Run) -> list[str]:
+  """Returns the kinds of the stages before the last one."""
+  named = config.named
+  return [named[s]['kind'] if s in named else s for s in config.stages[:-1]]
+
+
+def _is_of_any(key: str, sections: set[str]) -> bool:
+  """Returns whether a key is of these sections, and not read by the last stage
+  alone.
+  """
   last = any(f'{key}.'.startswith(f'{name}.') for name in LAST)
   last |= OF_SOURCE.match(key) is not None
-  return key.split('.')[0] in WARM and not last
+  return key.split('.')[0] in sections and not last
 
 
 def _changed(study: Study, setting: str, changes: Mapping[str, Any]) -> Run:

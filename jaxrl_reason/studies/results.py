@@ -15,7 +15,8 @@ from jaxrl_reason.studies.telling import DIVERGED
 
 REWARD, ENTROPY, TOKENS = 'train/reward_mean', 'train/entropy', 'train/tokens'
 STEPS_TO, TOKENS_TO = 'target/steps', 'target/tokens'
-SLOPE, OLD = 'slope/', 'old/'  # begin the names of computed columns
+# Begin the names of computed columns.
+SLOPE, OLD, START = 'slope/', 'old/', 'start/'
 SLOPE_STEPS = 100  # unit of a slope
 
 
@@ -26,7 +27,8 @@ class Told:
   Attributes:
     rows: of its metrics; diverged: whether it ended with numbers that are not
       finite.
-    last: last value of every metric, and the columns of `_slopes` and `_old`.
+    last: last value of every metric, the columns of `_slopes` and `_old`, and
+      the first value of every evaluation as `start/<metric>`.
     first: first value of every metric: evaluations before step 1; slopes are 0.
     reached: whether the run comes to the target. `last` has the steps and
       tokens until then, as `target/steps` and `target/tokens`; if it does not
@@ -244,11 +246,12 @@ def read(
   slopes = _slopes(rows)
   last |= _old(last, old) | slopes
   first |= _old(first, old) | dict.fromkeys(slopes, 0.0)
+  begun = {START + k: v for k, v in first.items() if k.startswith('eval/')}
   return Told(
     rows,
     DIVERGED in events.last_end(folder),
-    last | {STEPS_TO: steps, TOKENS_TO: tokens},
-    first,
+    last | begun | {STEPS_TO: steps, TOKENS_TO: tokens},
+    first | begun,
     came,
     curves[0],
     curves[-1],

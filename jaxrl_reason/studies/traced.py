@@ -1,8 +1,9 @@
 """Groups runs that share a program, and their different numbers.
 
 Two runs share a program if their configurations differ only in the seed, the
-warm start and the numbers below, and their losses have the same parts. The
-compiled program has these numbers as arguments, one value per run.
+warm start, sections of other stages and the numbers below, and their losses
+have the same parts. The compiled program has these numbers as arguments, one
+value per run.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ import numpy as np
 
 from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Model
-from jaxrl_reason.config import RL, Run
+from jaxrl_reason.config import RL, STAGES, Run
 from jaxrl_reason.data import controllers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.losses.shaping import WeighSigns
@@ -25,6 +26,8 @@ from jaxrl_reason.update import optim
 
 SAMPLING = ('temperature', 'top_k', 'top_p', 'min_p')
 LOSS = 'kl_coef entropy_coef clip_low clip_high pos_weight neg_weight'.split()
+# Sections of the stages before the last one, which the program does not read.
+OTHER_STAGES = tuple(kind for kind in STAGES if kind != 'rl')
 # A part without effect at its defaults, so all runs may have it.
 NEUTRAL = WeighSigns
 
@@ -67,6 +70,7 @@ def program_of(config: Run) -> str | None:
     k: x
     for k, x in flat.items()
     if k not in ('seed', 'init_from', *own)
+    and k.partition('.')[0] not in OTHER_STAGES
     and k.removeprefix('rl.loss.') not in LOSS
   }
   parts = [type(p).__name__ for p in objective.parts if type(p) is not NEUTRAL]

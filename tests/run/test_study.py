@@ -96,12 +96,13 @@ def test_settings_that_share_a_program():
     'no_kl': {'rl.loss.kl_coef': 0.0},
     'more': {'rl.samples': 8},
     'top': {'rl.loss.entropy_share': 0.5},
+    'weak': {'sft.steps': 8},
   }
   s = study(settings=more, seeds=2)
   configs = [c.config for c in grid.cells(s, '')]
   found = traced.groups(configs, 100)
   pairs = [[6, 7], [8, 9], [10, 11], [12, 13]]
-  assert found == [[0, 1, 2, 3, 4, 5], *pairs]
+  assert found == [[0, 1, 2, 3, 4, 5, 14, 15], *pairs]
   assert traced.groups(configs[:6], 4) == [[0, 1, 2, 3], [4, 5]]
   host = config_lib.read(recipe()).changed({'rl.path': 'host'})
   assert traced.program_of(host) is None
@@ -367,6 +368,28 @@ def test_warm_starts_are_shared_by_seed_and_settings():
   assert cells['first--s0'].init_from == ''
   shared = grid.cells(study(settings=settings, seeds=2, warm='shared'), 'W')
   assert {c.warm for c in shared} == {'rl--s0', 'exact--s0', 'weak--s0', ''}
+
+
+def test_settings_of_every_earlier_stage_have_warm_starts_of_their_own():
+  """Keys of the last stage alone share one, whatever its kind."""
+  c = recipe()
+  c.stages = ('sft', 'first', 'preference', 'rl')
+  c.named = {'first': dict(kind='rl', rl=dict(steps=2))}
+  c.preference.pairs = 'first'
+  settings = {
+    'dpo': {},
+    'ipo': {'preference.loss': 'ipo'},
+    'hot': {'rl.temperature': 1.3},  # of `first` too
+    'model': {'reward_model.steps': 9},  # of no stage
+  }
+  warm = grid.warm_starts(study(recipe=c, settings=settings))
+  assert list(warm) == ['dpo--s0', 'ipo--s0', 'hot--s0']
+  assert warm['ipo--s0'].preference.loss == 'ipo'
+  c.stages = ('pretrain', 'sft')
+  settings = {'sft': {}, 'dft': {'sft.loss': 'dft'}, 'rl': {'rl.steps': 9}}
+  s = study(recipe=c, settings=settings)
+  assert list(grid.warm_starts(s)) == ['sft--s0']
+  assert {c.warm for c in grid.cells(s, 'W')} == {'sft--s0'}
 
 
 def test_settings_of_sources_that_only_rl_reads_share_a_warm_start():

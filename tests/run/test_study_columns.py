@@ -56,6 +56,16 @@ def test_old_tasks_have_the_mean_of_their_accuracies(tmp_path):
   assert not any(k.startswith('old/') for k in told(tmp_path / 'b', rows).last)
 
 
+def test_the_first_evaluation_is_a_column(tmp_path):
+  """Settings can be compared after their warm starts; a gain of it is 0."""
+  key = 'eval/heldout/pass@1'
+  rows = [{'step': 0, key: 0.25}, {'step': 9, key: 0.75, 'train/loss': 1.0}]
+  found = told(tmp_path / 'a', rows)
+  assert (found.last[f'start/{key}'], found.last[key]) == (0.25, 0.75)
+  assert found.first[f'start/{key}'] == 0.25
+  assert 'start/train/loss' not in found.last
+
+
 def test_old_tasks_are_sources_of_the_data():
   c = tiny_recipe.get_config()
   c.data.sources = {'sums': {}, 'chains': {}}
