@@ -14,7 +14,7 @@ import jax
 
 from jaxrl_reason import trees
 from jaxrl_reason.planning import described_model as described
-from jaxrl_reason.planning import phases, roofline, split_plan
+from jaxrl_reason.planning import phases, roofline, second_models, split_plan
 from jaxrl_reason.run.process import chips
 
 GIB = chips.GIB
@@ -39,6 +39,7 @@ def phase_facts(m: described.Measured, machine: roofline.Machine, mesh) -> dict:
     'donated_gib': m.donated / GIB,
     'state_arrays': len(jax.tree.leaves(m.phase.state)),
     'state_gib': described.on_chip(m.phase.state) / GIB,
+    'beside_gib': second_models.gib(m.phase.state),
     'flops': total.flops,
     'model_flops': m.phase.flops / mesh.size / calls,
     'flops_over_model': total.flops * mesh.size * calls / m.phase.flops,
@@ -112,9 +113,14 @@ def collectives(total) -> list[dict]:
   return sorted(rows, key=operator.itemgetter('bytes'), reverse=True)
 
 
-def no_room(e: described.DoesNotFit) -> dict:
-  """Returns the facts of a phase that does not fit."""
-  return {'phase': e.phase, 'fits': False, 'needs_gib': e.needs / GIB}
+def no_room(e: described.DoesNotFit, state) -> dict:
+  """Returns the facts of a phase that does not fit.
+
+  Args:
+    state: of its stage.
+  """
+  facts = {'phase': e.phase, 'fits': False, 'needs_gib': e.needs / GIB}
+  return facts | {'beside_gib': second_models.gib(state)}
 
 
 def plan_facts(

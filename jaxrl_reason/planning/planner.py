@@ -14,6 +14,7 @@ from jaxrl_reason.planning import (
   phases,
   plan_table,
   roofline,
+  second_models,
   seeds,
   split_plan,
 )
@@ -125,7 +126,11 @@ class Planner:
       needs, has = facts['needs_gib'] * chips.GIB, self.machine.chip.hbm
       facts['fits'] = needs <= has
       if not facts['fits']:
-        self.say(str(described.DoesNotFit(facts['phase'], needs, has)))
+        facts['remedy'] = second_models.remedy(
+          parts.config, facts, has / chips.GIB
+        )
+        wrong = described.DoesNotFit(facts['phase'], needs, has)
+        self.say(f'{wrong}{facts["remedy"]}')
       out.append(facts)
     return out
 
@@ -135,7 +140,7 @@ class Planner:
     try:
       found = described.measure(phase, mesh, parts.shape.experts)
     except described.DoesNotFit as e:
-      return plan_table.no_room(e)
+      return plan_table.no_room(e, phase.state)
     what = f'{phase.name} ({parts.shape.layers} layers)'
     self.say(f'{what}: compiled in {found.compile_s:.0f} s')
     return plan_table.phase_facts(found, self.machine, mesh)
@@ -213,7 +218,7 @@ def misfits(facts: dict) -> str:
   has = facts['hbm_gib']
   return '; '.join(
     f'{p["phase"]} does not fit: needs {p["needs_gib"]:.2f} of {has:.2f} GiB a '
-    'chip'
+    f'chip{p.get("remedy", "")}'
     for p in facts['phases']
     if not p['fits']
   )

@@ -4,9 +4,10 @@ the stage before, or another, or the run's first weights -> params
 params -> a new state; fields in `named.<name>.keep` are carried over
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +22,32 @@ from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.rl import reward_models, teachers
 from jaxrl_reason.run.stage_list import Planned
 from jaxrl_reason.update import optim
+
+# Settings that make room for a model beside the policy.
+OF_TEACHER = "rl.teacher.memory='host', rl.teacher.dtype='int8'"
+OF_REWARD_MODEL = 'a smaller reward model'
+
+
+@contextlib.contextmanager
+def _room(key: str, name: str, remedies: str) -> Iterator[None]:
+  """Names the model whose weights have no room on the devices.
+
+  Args:
+    key: of the config, whose value is `name`; remedies: settings to choose.
+
+  Raises:
+    ValueError: in place of jax's error about memory.
+  """
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as e:
+    if not str(e).startswith('RESOURCE_EXHAUSTED'):
+      raise
+    raise ValueError(
+      f'{key}={name!r} has no room on the devices beside the policy: choose '
+      f'{remedies} or a larger fsdp axis; plan computes the memory of both '
+      f'({str(e).splitlines()[0]:.120})'
+    ) from e
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +85,13 @@ class StageTransition:
       key = f'named.{p.name}.weights={p.weights!r}'
       at = self._end_of(key, p.weights)
       params = other_run.read_stage(*at, layout.shardings.params)
-    teacher = teachers.load(
-      p.config.rl.teacher, p.config.model, layout.shardings.teacher_params
-    )
-    reward = self._reward_params(layout)
+    c = p.config.rl
+    with _room(teachers.KEY, c.teacher.weights, OF_TEACHER):
+      teacher = teachers.load(
+        c.teacher, p.config.model, layout.shardings.teacher_params
+      )
+    with _room(reward_models.KEY, c.reward_model.weights, OF_REWARD_MODEL):
+      reward = self._reward_params(layout)
     state = layout.begin(params, total, teacher, reward)
     fields = [staging.KEEP[what] for what in p.keep]
     kept = {k: getattr(before, k) for k in fields}

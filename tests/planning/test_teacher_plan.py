@@ -11,7 +11,14 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.data import teacher_answers
 from jaxrl_reason.models import spec, weights, zoo
-from jaxrl_reason.planning import abstract, costs, phases, plan_table
+from jaxrl_reason.planning import (
+  abstract,
+  costs,
+  phases,
+  plan_table,
+  planner,
+  second_models,
+)
 from jaxrl_reason.planning import described_model as described
 
 NAME = 'qwen3-0.6b'
@@ -183,3 +190,58 @@ def test_the_rows_of_a_stored_teacher_are_counted(tmp_path):
   assert soft.args[2]['teacher_top'].ids.shape[-1] == 5
   assert 'teacher_top' not in hard.args[2]
   assert soft.flops == hard.flops
+
+
+def misfit(config, facts, has=16.0):
+  """Returns the end of the error of a plan with one phase."""
+  facts = facts | {'phase': 'update', 'fits': False, 'needs_gib': 20.0}
+  facts['remedy'] = second_models.remedy(config, facts, has)
+  text = planner.misfits({'phases': [facts], 'hbm_gib': has})
+  start = f'update does not fit: needs 20.00 of {has:.2f} GiB a chip'
+  assert text.startswith(start)
+  return text.removeprefix(start)
+
+
+def test_the_models_without_room_are_named_with_their_settings():
+  config = config_lib.read(load_recipe(TINY).get_config()).changed({
+    'rl.teacher.weights': 'a', 'rl.reward_model.weights': 'runs/b',
+  })  # fmt: skip
+  facts = {'beside_gib': {'reference': 0.5, 'teacher': 6.0}}
+  assert misfit(config, facts) == (
+    ", with 6.00 of the teacher. Less memory: rl.teacher.memory='host', "
+    "rl.teacher.dtype='int8', a larger fsdp axis"
+  )
+  # From host memory they would be copied to a chip that has no room for them.
+  assert 'teacher.memory' not in misfit(config, facts, 5.0)
+  assert ', with 6.00 of the teacher and 0.50 of the reference. ' in misfit(
+    config, facts, 8.0
+  )
+  assert "rl.reference_memory='host'" in misfit(config, facts, 8.0)
+  small = config.changed({'rl.teacher.dtype': 'int8'})
+  assert 'dtype' not in misfit(small, facts)
+  rewards = misfit(config, {'beside_gib': {'reward model': 5.0}})
+  assert "a smaller model than rl.reward_model.weights='runs/b', a" in rewards
+  assert misfit(config, {}) == misfit(config, {'beside_gib': {}}) == ''
+
+
+def test_a_phase_without_room_has_the_models_of_its_state(monkeypatch):
+  """From the compiler's message to the error; in host memory it is no model
+  of the chip.
+  """
+  n = trees.n_params(spec.abstract(weights.specs(zoo.ZOO[NAME])))
+  found = taught()['step']
+
+  def full(*rest):
+    raise jax.errors.JaxRuntimeError(
+      'RESOURCE_EXHAUSTED: Used 20.00G of 15.75G hbm.'
+    )
+
+  monkeypatch.setattr(phases.Phase, 'lower', full)
+  mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
+  with pytest.raises(described.DoesNotFit) as e:
+    described.measure(found, mesh)
+  facts = plan_table.no_room(e.value, found.state)
+  assert facts['beside_gib'] == {'teacher': pytest.approx(4 * n / 2**30)}
+  assert facts['needs_gib'] == 20.0
+  host = taught(rl__teacher__memory='host')['step']
+  assert plan_table.no_room(e.value, host.state)['beside_gib'] == {}

@@ -2,6 +2,7 @@
 
 import shutil
 
+import jax
 import numpy as np
 import pytest
 from etils import epath
@@ -12,6 +13,7 @@ from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import conversion, hf, other_run, pretrained
 from jaxrl_reason.models import families
 from jaxrl_reason.run import train
+from jaxrl_reason.run.rl import teachers
 
 pytestmark = pytest.mark.one_device
 
@@ -188,3 +190,25 @@ def test_a_missing_teacher_is_refused(weights, message, teacher, tmp_path):
   c = taught(weights.format(teacher=teacher))
   with pytest.raises(ValueError, match=message):
     train.run(c, tmp_path)
+
+
+@pytest.mark.parametrize(
+  'text, error, message',
+  [
+    (
+      'RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4 bytes',
+      ValueError,
+      "rl.teacher.weights='.*' has no room on the devices .*memory='host'",
+    ),
+    ('INTERNAL: a fault', jax.errors.JaxRuntimeError, '^INTERNAL: a fault'),
+  ],
+)
+def test_a_teacher_without_room_is_named(
+  text, error, message, teacher, tmp_path, monkeypatch
+):
+  def full(*rest):
+    raise jax.errors.JaxRuntimeError(text)
+
+  monkeypatch.setattr(teachers, 'load', full)
+  with pytest.raises(error, match=message):
+    train.run(taught(teacher), tmp_path)
