@@ -53,6 +53,48 @@ rate, and no other value of any setting was tried. Times are not compared,
 because the machine was shared. On its two cores the teacher took 2.6 minutes
 and a student 2.4 to 3.3 minutes.
 
+A teacher on disk. `early` is a teacher of an easier task (three operations
+modulo 5) that stops when its loss falls below 0.2, with a sampled pass@1 of
+0.61 and a greedy accuracy of 0.77. It answers 2,048 problems, twice each, and
+the student learns from these 4,096 answers, or from the first 512: `soft` from
+the eight likeliest tokens at each token, `hard` from the tokens alone.
+
+  tools/run --config=configs/distill_tiny.py:early --workdir=runs/distill_early
+  SUITE='task:arithmetic?split=train&ops=+-&modulus=5&min_ops=3&max_ops=3'
+  tools/run evaluate --model=runs/distill_early --k=1 --top_logprobs=8 \\
+    --suite="$SUITE&max_operand=4&n=2048" --out=evals/distill_early
+  tools/run --config=configs/distill_tiny.py:soft --workdir=runs/distill_soft
+  tools/run --config=configs/distill_tiny.py:hard --workdir=runs/distill_hard
+
+Sampled pass@1 (greedy), 256 held-out problems x 8, by updates of 64 answers:
+
+                         100            150            200
+  4,096   soft seed 0    0.271 (0.297)  0.597 (0.797)  0.609 (0.816)
+               seed 1    0.292 (0.324)  0.576 (0.754)  0.594 (0.703)
+               seed 2    0.245 (0.254)  0.526 (0.645)  0.641 (0.781)
+          hard seed 0    0.240 (0.316)  0.580 (0.746)  0.628 (0.727)
+               seed 1    0.280 (0.250)  0.573 (0.707)  0.663 (0.777)
+               seed 2    0.219 (0.234)  0.455 (0.543)  0.570 (0.652)
+  512     soft seed 0    0.235 (0.285)  0.336 (0.441)  0.392 (0.508)
+               seed 1    0.258 (0.273)  0.332 (0.363)  0.380 (0.438)
+               seed 2    0.235 (0.227)  0.290 (0.301)  0.367 (0.402)
+          hard seed 0    0.208 (0.227)  0.288 (0.316)  0.311 (0.332)
+               seed 1    0.250 (0.242)  0.243 (0.207)  0.275 (0.297)
+               seed 2    0.226 (0.254)  0.230 (0.191)  0.263 (0.254)
+
+Difference of pass@1, soft to hard of the same seed, mean and standard error:
+
+  4,096                  +0.023         +0.030         -0.006
+                         +-0.005        +-0.021        +-0.041
+  512                    +0.014         +0.065         +0.097
+                         +-0.006        +-0.012        +-0.008
+
+With few answers (--config.sft.teacher=FILE, the first 512 lines), the
+distributions help in every seed. With many answers there is no difference at
+the end. With 1,024 answers of `teacher` after 495 of its steps, which is
+certain of nearly every token, the losses of both differed by at most 0.001 in
+200 updates (seed 0). A run of `soft` or `hard` takes about a minute and a half.
+
 Hardware: two CPU cores; of TPUs one chip for teacher, student and grpo,
 v5e:1x1.
 """

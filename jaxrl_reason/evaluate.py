@@ -51,7 +51,7 @@ def parser() -> command.Parser:
   p.number('--seed', 0, 'of the noise')
   p.text('--base', '', 'base model for the KL of every model, kl_base')
   p.text(
-    '--judge', '', 'run with a reward model, whose p(correct) weights votes'
+    '--judge', '', 'reward model or verifier whose p(correct) weights votes'
   )
   p.number(
     '--top_logprobs', 0, 'likeliest tokens to store, for sft.teacher; 0: none'

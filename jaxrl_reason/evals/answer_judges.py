@@ -1,9 +1,12 @@
-"""The judge whose probabilities weight votes: a reward model of a run.
+"""The judge whose probabilities weight votes.
 
-  evaluate --judge=WORKDIR[@step]     a run with a stage of kind reward_model
+  evaluate --judge=WORKDIR[@step]     a run with a stage of kind reward_model,
+                                      or trained with rl.loss.sft_on=verdict
+  evaluate --judge=FOLDER             another model, as in `loading`
 
-Its probability that a completion is correct is the sigmoid of its reward, or,
-if it was trained on labels of steps, the lowest probability of a step. Votes
+Its probability that a completion is correct is the sigmoid of the reward of a
+reward model; the lowest probability of a step, if that was trained on labels
+of steps; or p(yes) / (p(yes) + p(no)) after the question of `rl.verdict`. Votes
 weighted by a verifier: https://arxiv.org/abs/2505.04842.
 """
 
@@ -13,15 +16,19 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Rows
 from jaxrl_reason.checkpoints import conversion, other_run
+from jaxrl_reason.config.rl_sections import VerdictText
 from jaxrl_reason.data import step_labels
 from jaxrl_reason.evals import loading
+from jaxrl_reason.losses.imitation import VERDICT
 from jaxrl_reason.models import transformer, weights
+from jaxrl_reason.rollouts import own_verdicts
 from jaxrl_reason.update import critics
 
 HEAD = f'{other_run.CRITIC}{critics.HEAD}'  # in the record of a checkpoint
@@ -30,10 +37,10 @@ BODY = f'{other_run.CRITIC}body/'
 
 @dataclasses.dataclass(frozen=True)
 class Judge:
-  """A reward model that has been loaded.
+  """A judge that has been loaded.
 
   Attributes:
-    name: WORKDIR@step; params: its weights; tokenizer: of its run.
+    name: full name of its model; params: its weights; tokenizer: its own.
     of: (params, rows, C) -> f32 [N], probabilities that completions, the last C
       columns, are correct.
   """
@@ -70,16 +77,84 @@ def full_name(name: str, key: str = '--judge', other: str = '') -> str:
   return f'{folder}@{newest}'
 
 
-def load(name: str, dtype: str, mesh: jax.sharding.Mesh) -> Judge:
-  """Loads a judge.
+def judge_name(name: str) -> str:
+  """Returns the full name of a judge.
+
+  Raises:
+    ValueError: there is no such model, or its run has trained no judge.
+  """
+  folder, step = loading.split_step(name)
+  if other_run.is_run(folder) and other_run.newest_with(folder, HEAD, step):
+    return full_name(name)
+  try:
+    found = loading.full_name(name)
+  except ValueError as e:
+    raise ValueError(f'--judge={name!r}: {e}') from e
+  run = loading.run_of(found)
+  if run is not None and run.rl.loss.get('sft_on') != VERDICT:
+    raise ValueError(
+      f'--judge={name!r} has no checkpoint with a reward model, and was not '
+      f'trained with rl.loss.sft_on={VERDICT!r}: name another run, or a folder '
+      'of weights'
+    )
+  return found
+
+
+def load(name: str, policy: loading.Loaded, mesh: jax.sharding.Mesh) -> Judge:
+  """Loads a judge in the dtype of the policy.
 
   Args:
-    name: see `full_name`; dtype: of weights and computation.
+    name: see `judge_name`; policy: the evaluated model, whose weights are
+      shared if it is the judge.
 
   Raises:
     ValueError: there is no such judge.
   """
-  name = full_name(name)
+  name, dtype = judge_name(name), policy.shape.dtype
+  folder, step = loading.split_step(name)
+  if step is not None and other_run.newest_with(folder, HEAD, step):
+    return _reward_model(name, dtype, mesh)
+  found = policy
+  if name != policy.name:
+    found = loading.load(name, dtype=dtype, mesh=mesh)
+  return Judge(name, found.params, found.tokenizer, _verdict(found))
+
+
+def _verdict(judge: loading.Loaded) -> Callable:
+  """Returns the function `Judge.of` of a model that is asked a question.
+
+  Raises:
+    ValueError: names the key of a text that the tokenizer cannot encode, or of
+      a verdict that is not one token.
+  """
+  run = judge.run and judge.run.rl.get('verdict')
+  texts = VerdictText().to_dict() | (run.to_dict() if run else {})
+  ids = {}
+  for key, text in texts.items():
+    try:
+      ids[key] = judge.tokenizer.encode(text)
+    except ValueError as e:
+      raise ValueError(f'rl.verdict.{key}={text!r} of {judge.name}: {e}') from e
+    if key != 'ask' and len(ids[key]) != 1:
+      raise ValueError(
+        f'rl.verdict.{key}={text!r} is {len(ids[key])} tokens of {judge.name}, '
+        'and a verdict is one token'
+      )
+  yes, no = ids['yes'][0], ids['no'][0]
+  asks = own_verdicts.Verdicts(judge.model, tuple(ids['ask']), yes, no)
+
+  def of(params, rows, room):
+    del room
+    all_rows = jnp.ones(len(rows.tokens), bool)
+    given = rows.tokens, rows.valid, all_rows, all_rows
+    logp = asks.logps(params, asks.with_question(*given))
+    return jax.nn.sigmoid(logp[:, 0] - logp[:, 1])
+
+  return of
+
+
+def _reward_model(name: str, dtype: str, mesh: jax.sharding.Mesh) -> Judge:
+  """Loads the reward model of WORKDIR@step."""
   text, step = loading.split_step(name)
   folder = epath.Path(text)
   found = other_run.Weights(folder, step, over=BODY)

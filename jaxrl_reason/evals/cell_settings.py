@@ -100,7 +100,7 @@ def of(
     **chunks,
     **_power(o, temperature, chunks),
     **_top(o, chunks),
-    **({'judge': answer_judges.full_name(o.judge)} if o.judge else {}),
+    **({'judge': answer_judges.judge_name(o.judge)} if o.judge else {}),
   }
 
 

@@ -204,7 +204,7 @@ def _answer(
     params, base = params._replace(base=other.params), other.model
   judge = None
   if o.judge:
-    judge = answer_judges.load(o.judge, found.shape.dtype, mesh)
+    judge = answer_judges.load(o.judge, found, mesh)
     _refuse_other_tokens(found, '--judge', judge)
     params = params._replace(judge=judge.params)
   if o.top_logprobs > found.shape.vocab:

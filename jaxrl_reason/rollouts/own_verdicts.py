@@ -16,6 +16,7 @@ completions after a hint have no question.
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,14 @@ from jaxrl_reason.rollouts import probe
 OTHER_AXES = frozenset(
   'reward_parts teacher_tokens teacher_valid episode'.split()
 )
+
+
+class Asked(NamedTuple):
+  """Rows [N,T] with a question; `observed` marks the verdict tokens."""
+
+  tokens: jax.Array
+  valid: jax.Array
+  observed: jax.Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,19 +87,25 @@ class Verdicts(Part):
       for k, x in vars(batch).items()
       if k not in OTHER_AXES and getattr(x, 'shape', ())[1:2] == (t,)
     }
-    end = jnp.max(jnp.where(batch.valid, jnp.arange(1, t + 1), 0), axis=1)
+    added = self.with_question(batch.tokens, batch.valid, right, counts)
+    return batch.replace(**fields | added._asdict())
+
+  def with_question(
+    self, tokens: jax.Array, valid: jax.Array, right: jax.Array, counts
+  ) -> 'Asked':
+    """Adds the columns to tokens and valid [N,T], see `asked`."""
+    t, n = tokens.shape[1], len(self.question)
+    end = jnp.max(jnp.where(valid, jnp.arange(1, t + 1), 0), axis=1)
     at = jnp.arange(t + self.columns) - end[:, None]  # place in the question
-    n = len(self.question)
     ids = jnp.asarray(self.question, jnp.int32)[jnp.clip(at, 0, n - 1)]
     verdict = jnp.where(right, self.yes, self.no)[:, None]
     ids = jnp.where(at == n, verdict, ids)
     new = counts[:, None] & (at >= 0) & (at <= n)
-    fields['tokens'] = jnp.where(new, ids, fields['tokens'])
-    fields['valid'] = fields['valid'] | new
-    fields['observed'] = new & (at == n)
-    return batch.replace(**fields)
+    tokens = jnp.where(new, ids, _widened(tokens, self.columns))
+    valid = _widened(valid, self.columns) | new
+    return Asked(tokens, valid, new & (at == n))
 
-  def logps(self, params, batch: Batch) -> jax.Array:
+  def logps(self, params, batch: 'Batch | Asked') -> jax.Array:
     """Computes log p(yes) and log p(no) of rows with a question, f32 [N,2]."""
     choices = jnp.array([self.yes, self.no])
 

@@ -370,9 +370,9 @@ def test_an_evaluation_weights_votes_by_the_reward_model(rewarded, tmp_path):
 @pytest.mark.parametrize(
   'judge, message',
   [
-    ('nowhere', 'name the workdir of a run with a stage of kind reward_model'),
-    ('{where}@99', 'has no checkpoint of step 99 with a reward model'),
-    ('{plain}', 'has no checkpoint with a reward model'),
+    ('nowhere', "--judge='nowhere': "),
+    ('{where}@99', 'has no checkpoint of step 99'),
+    ('{plain}', 'has no checkpoint with a reward model, and was not trained'),
   ],
 )
 def test_a_judge_that_is_no_reward_model_is_refused(

@@ -1,12 +1,17 @@
 """The policy as a verifier of its completions, in whole runs."""
 
+import dataclasses
+import json
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_recipe_features import recipe, rows
 from test_resume import check_a_killed_run, env
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import sharding
+from jaxrl_reason import evaluate, sharding
+from jaxrl_reason.evals import answer_judges, loading
 from jaxrl_reason.planning import abstract, phases
 from jaxrl_reason.run import train
 
@@ -76,6 +81,32 @@ def test_a_plan_counts_the_added_columns():
   update = 3 * n * (long - short)  # three more logits in three more columns
   before = n * (long - 22 * head)
   assert asked - plain == pytest.approx(update + before, rel=1e-6)
+
+
+def test_an_evaluation_weights_votes_by_the_verdicts_of_the_policy(tmp_path):
+  """p(correct) is that of the question after a row without padding."""
+  where = tmp_path / 'run'
+  train.run(asking(**{'rl.steps': 2}), where)
+  suite = 'task:arithmetic?min_ops=2&max_ops=3&modulus=3&ops=+-&n=6'
+  flags = [f'--suite={suite}', '--k=3', '--top_logprobs=1']
+  flags.append(f'--out={tmp_path / "out"}')
+  evaluate.main([f'--model={where}', f'--judge={where}', *flags])
+  (path,) = (tmp_path / 'out' / 'answers').glob('*.jsonl')
+  found = [json.loads(line) for line in path.read_text().splitlines()]
+  judge = loading.load(str(where))
+  yes, no = (judge.tokenizer.encode(x)[0] for x in '+-')
+  for row in found[:6]:
+    ids = judge.tokenizer.encode(row['prompt']) + row['top']['tokens']
+    tokens = jnp.array([[*ids, *judge.tokenizer.encode('==')]])
+    hidden = judge.model.hidden(judge.params, tokens, tokens >= 0)[:, -1]
+    logits = np.float64(judge.model.unembed(judge.params, hidden)[0])
+    p = np.exp(logits[[yes, no]] - logits[[yes, no]].max())
+    assert row['p_correct'] == pytest.approx(p[0] / p.sum(), abs=1e-4)
+  assert len({row['p_correct'] for row in found}) > 3
+  # A folder of weights has the default question, which needs its characters.
+  folder = dataclasses.replace(judge, run=None)
+  with pytest.raises(ValueError, match="rl.verdict.ask='.*' of .*run@"):
+    answer_judges._verdict(folder)
 
 
 @pytest.mark.slow
