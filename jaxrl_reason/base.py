@@ -380,13 +380,13 @@ class Batch:
   answer_id: jax.Array | None = None  # i32 [N], see Reward
   row: jax.Array | None = None  # i32 [N], see Trajectories
   is_hinted: jax.Array | None = None  # bool [N], began with a hint
+  # f32 [N,D], states that a reward read and the probe reads too.
+  hidden: jax.Array | None = None
 
 
 @struct.dataclass
 class TrainState:
-  """The state that an update reads and writes, and that a checkpoint
-  contains.
-  """
+  """The state that an update reads and writes, in a checkpoint."""
 
   step: jax.Array  # i32 [], updates done since the run began
   params: Params

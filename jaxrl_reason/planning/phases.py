@@ -27,7 +27,7 @@ from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rollouts import sampler, views
 from jaxrl_reason.run import stages, supervised_data
 from jaxrl_reason.run.prepare import Prepared
-from jaxrl_reason.run.rl import problem_pool, programs
+from jaxrl_reason.run.rl import hidden_settings, problem_pool, programs
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.run.states import Layout
 from jaxrl_reason.update.learner import Learner
@@ -80,9 +80,7 @@ def _stacked(row: Any, *lead: int) -> Any:
 
 
 def state_of(layout) -> Any:
-  """Returns the shapes and layout of a stage's state, of its
-  `states.Layout`.
-  """
+  """Returns the shapes and shardings of a stage's state."""
 
   def put(x, s):
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
@@ -318,7 +316,8 @@ def _fused(parts: Prepared) -> Phase:
   scored, passes = _passes(learner)
   names = device.reads(c.rewards, parts.problems.kernel)
   share = (c.views.hidden.layer % parts.shape.layers + 1) / parts.shape.layers
-  scored += views.passes(names, c.samples, share) + share * bool(c.probe.rate)
+  scored += views.passes(names, c.samples, share)
+  scored += share * hidden_settings.probe_passes(c)
   one = costs.forward(costs.rows, costs.new + costs.added)
   state = state_of(layout)
   chooser = problem_pool.chooser(d)

@@ -25,7 +25,7 @@ from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rollouts import chunks as chunks_lib
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts import turns as turns_lib
-from jaxrl_reason.rollouts.views import Views
+from jaxrl_reason.rollouts.views import HIDDEN, Views
 
 # Fields of a Generation that the sampler takes under the same name.
 OF_SAMPLER = 'n_samples max_new slots segments routes'.split()
@@ -205,7 +205,10 @@ class FusedSource:
     """
     rollout = complete(self.gen, params, prompts, root, step, sampling, stop)
     noise = root, step, 'views'
-    reward = self.judged(params, control, prompts, rollout, noise)
+    seen = self._see(params, control, prompts, rollout, noise)
+    reward = self._rewarded(control, prompts, seen)
+    if self.views is not None and self.views.keeps_hidden:
+      rollout = rollout.replace(views={HIDDEN: seen.views[HIDDEN]})
     found = Trajectories(prompts, rollout, reward)
     if self.demos:
       first = trees.take(rollout, slice(None, None, self.gen.n_samples))
@@ -228,9 +231,12 @@ class FusedSource:
     Args:
       noise: arguments of `key_of`.
     """
-    n = rollout.tokens.shape[0]
-    answers = jax.tree.map(lambda x: batch_lib.per_row(x, n), prompts.answer)
     seen = self._see(params, control, prompts, rollout, noise)
+    return self._rewarded(control, prompts, seen)
+
+  def _rewarded(self, control, prompts: Prompts, seen: Rollout) -> Reward:
+    n = seen.tokens.shape[0]
+    answers = jax.tree.map(lambda x: batch_lib.per_row(x, n), prompts.answer)
     return self.reward_fn(seen, answers, control)
 
   def _see(self, params, control, prompts, rollout: Rollout, noise) -> Rollout:

@@ -62,6 +62,7 @@ class HiddenStates:
     layer: number of the layer from 0; negative numbers count from the end.
     token: name in TOKENS.
     parts: parts of the rows, computed one after another.
+    kept: the rollout keeps the states, for the probe.
 
   Raises:
     ValueError: the model has no layers that can be read.
@@ -71,6 +72,7 @@ class HiddenStates:
   layer: int
   token: str
   parts: int = 1
+  kept: bool = False
 
   def __post_init__(self):
     if self.model.hidden_after is None:

@@ -28,7 +28,7 @@ from jaxrl_reason.rollouts import probe
 
 # Fields of a Batch with a second axis that is not that of the row's tokens.
 OTHER_AXES = frozenset(
-  'reward_parts teacher_tokens teacher_valid episode'.split()
+  'reward_parts teacher_tokens teacher_valid episode hidden'.split()
 )
 
 

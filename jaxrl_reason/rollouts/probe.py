@@ -63,8 +63,11 @@ class Probe(Part):
     """Scores the generated completions, and trains on them."""
     batch = step.sampled
     right, counts = outcome(batch)
-    own = step.state.params, batch, batch.mask
-    x, along = self.states.along(*own, self._direction(memory))
+    x, along = batch.hidden, None
+    if x is None:
+      own = step.state.params, batch, batch.mask
+      x, along = self.states.along(*own, self._direction(memory))
+    step = step._replace(batch=step.batch.replace(hidden=None))
     x = jnp.where(counts[:, None], x, 0)  # [N,D]
     scores = logits(memory, x)
     metrics = {

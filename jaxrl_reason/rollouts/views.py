@@ -96,6 +96,11 @@ class Views:
   reward: Callable | None = None
   hidden: HiddenStates | None = None
 
+  @property
+  def keeps_hidden(self) -> bool:
+    """Returns whether a rollout keeps its hidden states, for the probe."""
+    return self.hidden is not None and self.hidden.kept
+
   def __call__(
     self,
     params,

@@ -5,7 +5,10 @@ import pytest
 from test_recipe_features import recipe, rows
 from test_resume import check_a_killed_run, env
 
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.rollouts.hidden_states import HiddenStates
 from jaxrl_reason.run import train
+from jaxrl_reason.run.rl import hidden_settings
 
 __all__ = ['env']
 COIN = dict(reward='random', kwargs=dict(p=0.5))
@@ -47,6 +50,60 @@ def test_novelty_is_a_reward_of_its_own(tmp_path):
     total = row['train/reward/answer'] + 0.3 * row['train/reward/far']
     total += 0.1 * row['train/reward/near']
     assert row['train/reward_mean'] == pytest.approx(total, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+  'flat, passes', [({}, 1), ({'rl.probe.token_weight': 0.5}, 2)], ids=str
+)
+def test_a_reward_and_the_probe_share_a_pass(
+  tmp_path, monkeypatch, flat, passes
+):
+  """The numbers are those of two passes. Weights of tokens need the states of
+  all tokens, and then there are two.
+  """
+  traced, along = [], HiddenStates.along
+
+  def counted(*args):
+    traced.append(1)
+    return along(*args)
+
+  monkeypatch.setattr(HiddenStates, 'along', counted)
+  seen, states = {}, {}
+  for name in ('shared', 'apart'):
+    if name == 'apart':
+      monkeypatch.setattr(hidden_settings, 'in_one_pass', lambda c: False)
+    c = probed('fused', **{'rl.steps': 3} | flat)
+    c.rl.rewards.far = dict(reward='novelty_neighbours', weight=0.3)
+    traced.clear()
+    states[name] = train.run(c, tmp_path / name).control['probe']
+    made = len(traced)
+    assert made % (passes if name == 'shared' else 2) == 0
+    seen[name] = made, rows(tmp_path / name)
+  assert 2 * seen['shared'][0] == passes * seen['apart'][0]
+  keys = 'probe/auroc', 'probe/loss', 'reward/far', 'reward_mean', 'loss'
+  for one, two in zip(seen['shared'][1], seen['apart'][1], strict=True):
+    for key in keys:
+      want = pytest.approx(two[f'train/{key}'], rel=1e-5, abs=1e-6)
+      assert one[f'train/{key}'] == want
+  for key, x in states['apart'].items():
+    np.testing.assert_allclose(states['shared'][key], x, rtol=1e-4, atol=1e-6)
+
+
+def test_rounds_and_earlier_policies_have_a_pass_of_their_own():
+  c = config_lib.read(probed('fused')).rl
+  far = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.3)}
+  run = config_lib.read(probed('fused')).changed(far)
+  assert not hidden_settings.in_one_pass(c)  # no reward reads states
+  assert hidden_settings.in_one_pass(run.rl)
+  for key, value in (
+    ('rl.staleness', 2),
+    ('rl.in_flight.batches', 2),
+    ('rl.hints.room', 4),
+    ('rl.extra.groups', 1),
+    ('rl.refill_rounds', 1),
+    ('rl.replay.rows', 8),
+  ):
+    assert not hidden_settings.in_one_pass(run.changed({key: value}).rl), key
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,24 @@ from jaxrl_reason.run.rl import chunk_settings as chunks
 def states(c: RL, model: Model) -> HiddenStates:
   """Returns the computation of a rollout's hidden states."""
   h, parts = c.views.hidden, c.minibatches * c.micro_batches
-  return HiddenStates(model, h.layer, h.token, parts)
+  return HiddenStates(model, h.layer, h.token, parts, in_one_pass(c))
+
+
+def in_one_pass(c: RL) -> bool:
+  """Returns whether the probe reads the states that a reward has read.
+
+  It does not if the rows of a step may be of several rounds or of an earlier
+  policy, or if it reads the states of all tokens.
+  """
+  rounds = c.hints.room or c.extra.groups or c.refill_rounds or c.replay.rows
+  rescues = c.demos and c.demos_when == 'failed'
+  other = rounds or rescues or c.waiting or c.probe.token_weight
+  return bool(c.probe.rate and rewards_of(c) and not other)
+
+
+def probe_passes(c: RL) -> int:
+  """Counts the passes over the rows that only the probe needs."""
+  return int(bool(c.probe.rate) and not in_one_pass(c))
 
 
 def rewards_of(c: RL) -> list[str]:

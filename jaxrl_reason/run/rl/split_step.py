@@ -69,7 +69,8 @@ def rl_sample(
   step, sampling, control = settings
   found = source(params, control, prompts, root, step, sampling, stop)
   if not queued:
-    return found
+    # States of the sampler's weights, which may be rounded, are not kept.
+    return found.replace(rollout=found.rollout.replace(views=None))
   return group_arrays.of(found), group_arrays.account(found)
 
 
