@@ -22,6 +22,7 @@ from jaxrl_reason.config.rl_sections import (
   Shaping,
   Teacher,
   TemperatureControl,
+  Tree,
   Turns,
   VerdictText,
   Views,
@@ -132,6 +133,7 @@ class RL(Training):
   cache_segments: Count = 4
   turns: Turns = Turns()
   chunks: Chunks = Chunks()
+  tree: Tree = Tree()
   # Samples of each problem that the reference solution replaces.
   demos: CountOrNone = 0
   demos_when: str = 'always'  # always; failed: only if no sample was correct

@@ -339,6 +339,18 @@ class Chunks(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class Tree(Record):
+  """Samples of a problem that share their beginnings (`rollouts/tree.py`)."""
+
+  read_with = {'*': 'width'}
+
+  width: CountOrNone = 0  # children of a fork, at least 2; 0: no tree
+  # Indices of the tokens before which all rows fork, from 1, in rising order;
+  # (): one fork of each row, before the token with the highest entropy.
+  columns: tuple = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Critic(Record):
   """The network of losses with values (PPO) or process rewards (PRIME)."""
 

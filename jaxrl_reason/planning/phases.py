@@ -27,7 +27,12 @@ from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rollouts import sampler, views
 from jaxrl_reason.run import stages, supervised_data
 from jaxrl_reason.run.prepare import Prepared
-from jaxrl_reason.run.rl import hidden_settings, problem_pool, programs
+from jaxrl_reason.run.rl import (
+  generation_settings,
+  hidden_settings,
+  problem_pool,
+  programs,
+)
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.run.states import Layout
 from jaxrl_reason.update.learner import Learner
@@ -294,6 +299,7 @@ def _refuse_parts(c) -> None:
     ('rl.turns.env', in_python, ''),
     ('rl.chunks.tokens', c.chunks.tokens, 0),
     ('rl.in_flight.batches', c.in_flight.batches, 0),
+    ('rl.tree.width', c.tree.width, 0),
   ):
     if value:
       raise ValueError(
@@ -309,7 +315,7 @@ def _fused(parts: Prepared) -> Phase:
   source, encode, sampling = stages.fused_source(
     c, d, learner, parts.problems.kernel, parts.tokenizer
   )
-  gen = stages.generation(c, d, parts.model)
+  gen = generation_settings.generation(c, d, parts.model)
   everywhere = sharding.replicated(parts.mesh)
   rest = _lay((parts.root, sampling, parts.stop), everywhere)
   k, costs = c.steps_per_dispatch, Costs(parts, learner.chain.columns)
@@ -349,8 +355,8 @@ def _fused(parts: Prepared) -> Phase:
 def _host(parts: Prepared) -> list[Phase]:
   config, c = parts.config, parts.config.rl
   learner, layout = _learner(parts, 'rl')
-  gen = stages.generation(c, config.data, parts.model)
-  sampling = stages.sampling_of(c, parts.tokenizer)
+  gen = generation_settings.generation(c, config.data, parts.model)
+  sampling = generation_settings.sampling_of(c, parts.tokenizer)
   costs, mesh = Costs(parts, learner.chain.columns), parts.mesh
   everywhere, rows = sharding.replicated(mesh), sharding.row_sharding(mesh)
   root, sampling, stop = _lay((parts.root, sampling, parts.stop), everywhere)

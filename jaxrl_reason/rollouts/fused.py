@@ -23,7 +23,8 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rollouts import chunks as chunks_lib
-from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.rollouts import group_arrays, sampler
+from jaxrl_reason.rollouts import tree as tree_lib
 from jaxrl_reason.rollouts import turns as turns_lib
 from jaxrl_reason.rollouts.views import HIDDEN, Views
 
@@ -45,6 +46,7 @@ class Generation:
     routes: record the experts used, so that the update can replay them.
     turns: settings of episodes with an environment; None for one completion.
     chunks: settings of generation in chunks; None for one chunk.
+    tree: forks of completions; None for samples that share no tokens.
   """
 
   model: Model
@@ -56,6 +58,7 @@ class Generation:
   routes: bool = False
   turns: turns_lib.Turns | None = None
   chunks: Chunks | None = None
+  tree: tree_lib.Tree | None = None
 
 
 def key_of(root: jax.Array, step: jax.Array, use: str) -> jax.Array:
@@ -93,6 +96,8 @@ def complete(
     return _episodes(gen, params, prompts, given[2:], row_ids, how)
   if gen.chunks is not None:
     out = _in_chunks(gen, params, given, row_ids, how)
+  elif gen.tree is not None:
+    out = _in_tree(gen, params, given, row_ids, how)
   else:
     out = sampler.generate(gen.model, params, *given, row_ids=row_ids, **how)
   return with_demos(out, prompts, gen.demos) if gen.demos else out
@@ -123,6 +128,15 @@ def _in_chunks(gen: Generation, params, given, row_ids, how) -> Rollout:
   )
 
 
+def _in_tree(gen: Generation, params, given, row_ids, how) -> Rollout:
+  """Samples completions that share their beginnings."""
+  # `generation_settings` refuses the other settings.
+  how = {k: how[k] for k in ('n_samples', 'max_new', 'version')}
+  return tree_lib.generate(
+    gen.tree, gen.model, params, *given, row_ids=row_ids, **how
+  )
+
+
 def greedy(
   gen: Generation,
   params,
@@ -133,7 +147,7 @@ def greedy(
   stop: jax.Array,
 ) -> Rollout:
   """Generates the greedy completion of each prompt, the baseline of ReMax."""
-  one = dataclasses.replace(gen, n_samples=1, demos=0)
+  one = dataclasses.replace(gen, n_samples=1, demos=0, tree=None)
   zero = jnp.float32(0)
   settings = sampling.replace(temperature=zero, filters=None, by_problem=None)
   return complete(one, params, prompts, root, step, settings, stop)
@@ -210,6 +224,10 @@ class FusedSource:
     if self.views is not None and self.views.keeps_hidden:
       rollout = rollout.replace(views={HIDDEN: seen.views[HIDDEN]})
     found = Trajectories(prompts, rollout, reward)
+    if self.gen.tree is not None:
+      account = group_arrays.account(found)
+      metrics = {'tree/shared': self.gen.tree.shared(rollout)}
+      found = found.replace(account=account.replace(metrics=metrics))
     if self.demos:
       first = trees.take(rollout, slice(None, None, self.gen.n_samples))
       demo = with_demos(first, prompts, 1)

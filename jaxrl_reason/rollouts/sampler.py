@@ -52,6 +52,9 @@ class Slots:
   # With fewer slots than rows; None if every row has its own slot.
   row: jax.Array | None = None  # int [B,I], the sample of its prompt in a slot
   taken: jax.Array | None = None  # int [B], samples assigned so far
+  # int [S], tokens of a completion that the cache has beside its prompt; None:
+  # all are the row's own (`rollouts.tree`).
+  shared: jax.Array | None = None
 
 
 def _rows(slots: Slots) -> Callable:
@@ -69,6 +72,8 @@ def _rows(slots: Slots) -> Callable:
 
 def _write(all_, x, slots: Slots, t):
   """Writes x [S,...] into all_ [N,C,...] at index t of the slots' rows."""
+  if slots.row is None and jnp.ndim(t):
+    return all_.at[jnp.arange(len(t)), t].set(x, mode='drop')
   if slots.row is None:
     return jax.lax.dynamic_update_index_in_dim(all_, x, t, axis=1)
   b, n_slots = slots.row.shape
@@ -90,8 +95,9 @@ def _tell(on_token: Callable, t, token, over) -> None:
 
 def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
   """Decodes the slots' tokens and samples the next tokens."""
+  own = slots.t if slots.shared is None else slots.t - slots.shared
   hidden, cache = draw.model.decode(
-    draw.weights, slots.token, slots.cache, slots.t, slots.step
+    draw.weights, slots.token, slots.cache, own, slots.step
   )
   step, t = slots.step + 1, slots.t + 1
   given = hidden, _rows(slots), t, slots.past, slots.over
@@ -137,7 +143,7 @@ def _refill(draw: Draw, slots: Slots) -> Slots:
   )
 
 
-def _loop(
+def loop(
   draw: Draw, on_token: Callable | None, most: int, slots: Slots
 ) -> Slots:
   """Steps until all rows have ended, or as many as `most`."""
@@ -338,5 +344,5 @@ def generate(
   for columns, most in loops:
     if columns > first:
       state = state.replace(cache=model.grow(state.cache, columns))
-    state = _loop(draw, on_token, most, state)
+    state = loop(draw, on_token, most, state)
   return to_rollout(draw, state, g, version)

@@ -23,7 +23,6 @@ from jaxrl_reason.data import (
   controllers,
   pipeline,
   preference_pairs,
-  token_bias,
 )
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
@@ -31,7 +30,7 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec
 from jaxrl_reason.rewards.kernels import device, token_bytes_table
 from jaxrl_reason.rollouts import rounds
-from jaxrl_reason.rollouts.fused import FusedSource, Generation
+from jaxrl_reason.rollouts.fused import FusedSource
 from jaxrl_reason.rollouts.host import VerifierWait
 from jaxrl_reason.rollouts.in_flight import InFlightSource
 from jaxrl_reason.rollouts.views import HIDDEN, Views
@@ -51,6 +50,7 @@ from jaxrl_reason.run.rl import (
   split_step,
 )
 from jaxrl_reason.run.rl import turn_settings as run_turns
+from jaxrl_reason.run.rl.generation_settings import generation, sampling_of
 from jaxrl_reason.run.rl.host_step import HostStep
 from jaxrl_reason.run.rl.invalid_rewards import InvalidRewards
 from jaxrl_reason.run.rl.learners import learner
@@ -183,38 +183,6 @@ def supervised_program(name: str, where=None) -> Callable:
     'reward_model': programs.preference_steps,
   }[name]
   return programs.updating(f, 1, where)
-
-
-def generation(c: RL, data: Data, model: Model) -> Generation:
-  """Returns the settings of generation that select a program."""
-  return Generation(
-    model=model,
-    n_samples=c.samples,
-    max_new=data.completion_len,
-    demos=c.demos if c.demos_when == 'always' else 0,
-    slots=c.slots,
-    segments=c.cache_segments,
-    routes=c.replay_routes,
-    chunks=chunks.of(c, data),
-  )
-
-
-def sampling_of(c: RL, tokenizer) -> Sampling:
-  """Returns the traced settings of generation.
-
-  Raises:
-    ValueError: names the bias that is wrong.
-  """
-  return Sampling.fixed(
-    c.temperature,
-    c.top_k,
-    c.top_p,
-    c.min_p,
-    c.repetition_penalty,
-    c.presence_penalty,
-    c.frequency_penalty,
-    token_bias.make(c.logit_bias, tokenizer, 'rl.logit_bias'),
-  )
 
 
 def prompt_encoder(

@@ -14,6 +14,7 @@ SAMPLER = {'rl.old_logp': 'sampler'}
 STALE = SAMPLER | {'rl.path': 'host', 'rl.staleness': 1}
 QUEUE = SAMPLER | {'rl.staleness': 2}
 FLIGHT = SAMPLER | {'rl.in_flight.batches': 3}
+TREE = {'rl.tree.width': 2}
 HINTS = {'rl.hints.room': 4}
 AGAIN = HINTS | SAMPLER | {'rl.hints.when': 'failed'}
 REFILL = {'rl.refill_rounds': 1, 'rl.filter': 'dead_groups'}
@@ -470,6 +471,30 @@ EXAMPLES = [
   (QUEUE | {'rl.turns.env': 'calculator'}, "calculator' and rl.staleness=2"),
   (QUEUE | {'rl.steps': 2}, 'no batch leaves the queue in rl.steps=2'),
   (QUEUE | RLOO, "rl.staleness=2: rl.loss.policy='log_likelihood'"),
+  ({'rl.tree.width': 1}, 'rl.tree.width=1: a fork has at least 2 children'),
+  ({'rl.tree.columns': (8,)}, 'columns.* has no .* rl.tree.width'),
+  (TREE | {'rl.tree.columns': (9, 4)}, r'rl.tree.columns=\(9, 4\): .* rising'),
+  (TREE | {'rl.tree.columns': (32,)}, r'rl.tree.columns=\(32,\): .* to .*31'),
+  (TREE | {'rl.samples': 5}, 'rl.samples=5: .* set it to a multiple of 2'),
+  (TREE | {'rl.cache_segments': 2}, 'rl.cache_segments=2 and rl.tree.width=2'),
+  (TREE | {'rl.slots': 2}, 'rl.slots=2 and rl.tree.width=2'),
+  (TREE | DEMOS, 'rl.demos=1 and rl.tree.width=2'),
+  (TREE | FLIGHT, 'rl.in_flight.batches=3 and rl.tree.width=2'),
+  (
+    TREE | {'rl.chunks.tokens': 4, 'rl.chunks.carry': 2},
+    'rl.chunks.tokens=4 and rl.tree.width=2',
+  ),
+  (TREE | {'rl.replay_routes': True}, 'replay_routes=True and rl.tree.width=2'),
+  (TREE | {'rl.turns.env': 'calculator'}, "calculator' and rl.tree.width=2"),
+  (
+    TREE | {'rl.presence_penalty': 0.2, 'rl.logprob_chunk': 8},
+    'rl.presence_penalty=0.2 and rl.tree.width=2',
+  ),
+  (
+    TREE | {'rl.frequency_penalty': 0.2, 'rl.logprob_chunk': 8},
+    'rl.frequency_penalty=0.2 and rl.tree.width=2',
+  ),
+  (TREE | PENALTY, 'rl.repetition_penalty=1.2 and rl.tree'),
   (FLIGHT | {'rl.in_flight.batches': 1}, 'no group would stay in flight'),
   (FLIGHT | {'rl.steps': 2, 'log_every': 1}, 'no step of rl.steps=2 would'),
   (FLIGHT | {'rl.in_flight.max_staleness': 1}, 'max_staleness=1: .* after 2 s'),

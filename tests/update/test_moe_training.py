@@ -23,6 +23,7 @@ from jaxrl_reason.rollouts.fused import FusedSource
 from jaxrl_reason.run import prepare, stages
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.rl import programs
+from jaxrl_reason.run.rl.generation_settings import generation
 from jaxrl_reason.update import learner as learner_lib
 from jaxrl_reason.update import scoring
 from jaxrl_reason.update import step as step_lib
@@ -213,9 +214,9 @@ def test_a_stage_trains_by_its_config(tmp_path):
     s: stages.learner(config, model, s).balance_coef for s in config.stages
   }
   assert coefs == {'pretrain': 0.0, 'sft': 0.25, 'rl': 0.5}
-  assert not stages.generation(config.rl, config.data, model).routes
+  assert not generation(config.rl, config.data, model).routes
   config = config.changed({'rl.replay_routes': True})
-  assert stages.generation(config.rl, config.data, model).routes
+  assert generation(config.rl, config.data, model).routes
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from jaxrl_reason.rollouts import rescue
 from jaxrl_reason.run.checks import teacher_checks
 from jaxrl_reason.run.rl import chunk_settings as chunks
 from jaxrl_reason.run.rl import (
+  generation_settings,
   hidden_settings,
   reward_functions,
   verdict_settings,
@@ -44,6 +45,7 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
   rules.refuse(hidden_settings.hidden_rules, c, d, needs)
   rules.refuse(verdict_settings.verdict_rules, c, d, objective)
   rules.refuse(flight_rules, c, d, needs)
+  rules.refuse(generation_settings.tree_rules, c, d)
   rules.refuse(path_rules, c, d.completion_len)
 
 

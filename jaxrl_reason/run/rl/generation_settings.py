@@ -1,0 +1,94 @@
+"""Settings of generation, as set by the rl section."""
+
+from itertools import pairwise
+
+from jaxrl_reason.base import Model
+from jaxrl_reason.config import RL, Data, rules
+from jaxrl_reason.data import token_bias
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rollouts.fused import Generation
+from jaxrl_reason.rollouts.tree import Tree
+from jaxrl_reason.run.rl import chunk_settings as chunks
+
+
+def generation(c: RL, data: Data, model: Model) -> Generation:
+  """Returns the settings of generation that select a program."""
+  return Generation(
+    model=model,
+    n_samples=c.samples,
+    max_new=data.completion_len,
+    demos=c.demos if c.demos_when == 'always' else 0,
+    slots=c.slots,
+    segments=c.cache_segments,
+    routes=c.replay_routes,
+    chunks=chunks.of(c, data),
+    tree=tree_of(c),
+  )
+
+
+def tree_of(c: RL) -> Tree | None:
+  """Returns the forks of completions, or None without any."""
+  t = c.tree
+  return Tree(t.width, tuple(t.columns)) if t.width else None
+
+
+def sampling_of(c: RL, tokenizer) -> Sampling:
+  """Returns the traced settings of generation.
+
+  Raises:
+    ValueError: names the bias that is wrong.
+  """
+  return Sampling.fixed(
+    c.temperature,
+    c.top_k,
+    c.top_p,
+    c.min_p,
+    c.repetition_penalty,
+    c.presence_penalty,
+    c.frequency_penalty,
+    token_bias.make(c.logit_bias, tokenizer, 'rl.logit_bias'),
+  )
+
+
+def tree_rules(c: RL, d: Data) -> rules.Rows:
+  """Refuses trees that cannot be, and what they do not work with."""
+  tree, columns = tree_of(c), tuple(c.tree.columns)
+  if tree is None:
+    return ()
+  key, room = f'rl.tree.width={tree.width}', d.completion_len
+  inside = all(isinstance(x, int) and 0 < x < room for x in columns)
+  rising = inside and all(a < b for a, b in pairwise(columns))
+  return (
+    (
+      tree.width == 1,
+      f'{key}: a fork has at least 2 children; set it to 2 or more, or 0',
+    ),
+    (
+      not rising,
+      f'rl.tree.columns={columns}: indices of tokens from 1 to '
+      f'data.completion_len-1 ({room - 1}), in rising order',
+    ),
+    (
+      c.samples % tree.leaves,
+      f'rl.samples={c.samples}: {key} and {max(len(columns), 1)} forks of a '
+      f'completion make {tree.leaves} leaves of every tree; set it to a '
+      f'multiple of {tree.leaves}',
+    ),
+    (
+      c.cache_segments not in (1, RL.cache_segments),
+      f'rl.cache_segments={c.cache_segments} and {key}: the cache of a tree '
+      f'grows with its forks; set it to {RL.cache_segments}',
+    ),
+    *rules.apart(
+      f' and {key} cannot be combined; set one of them to its default',
+      rl__slots=c.slots,
+      rl__demos=c.demos_when == 'always' and c.demos,
+      rl__replay_routes=c.replay_routes,
+      rl__turns__env=c.turns.env,
+      rl__chunks__tokens=c.chunks.tokens,
+      rl__in_flight__batches=c.in_flight.batches,
+      rl__repetition_penalty=c.repetition_penalty != 1 and c.repetition_penalty,
+      rl__presence_penalty=c.presence_penalty,
+      rl__frequency_penalty=c.frequency_penalty,
+    ),
+  )
