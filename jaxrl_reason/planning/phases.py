@@ -27,13 +27,9 @@ from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rollouts import sampler, views
 from jaxrl_reason.run import stages, supervised_data
 from jaxrl_reason.run.prepare import Prepared
-from jaxrl_reason.run.rl import (
-  generation_settings,
-  hidden_settings,
-  problem_pool,
-  programs,
-)
+from jaxrl_reason.run.rl import hidden_settings, problem_pool, programs
 from jaxrl_reason.run.rl import turn_settings as turns
+from jaxrl_reason.run.rl.generation_settings import generation, sampling_of
 from jaxrl_reason.run.states import Layout
 from jaxrl_reason.update.learner import Learner
 from jaxrl_reason.update.scoring import OF_LOGITS
@@ -120,10 +116,9 @@ def phases(parts: Prepared) -> list[Phase]:
 
 def _env(parts: Prepared, make):
   """Returns the turns of the environment in the program, or None."""
-  c = parts.config
-  if not c.rl.turns.env:
-    return None
-  return make(c.rl, c.data, parts.tokenizer, parts.problems.kernel)
+  c, kernel = parts.config, parts.problems.kernel
+  given = c.rl, c.data, parts.tokenizer, kernel
+  return make(*given) if c.rl.turns.env else None
 
 
 def evaluation_grid(c: Eval, rows: int, mesh: Mesh) -> answers.Grid:
@@ -315,7 +310,7 @@ def _fused(parts: Prepared) -> Phase:
   source, encode, sampling = stages.fused_source(
     c, d, learner, parts.problems.kernel, parts.tokenizer
   )
-  gen = generation_settings.generation(c, d, parts.model)
+  gen = generation(c, d, parts.model)
   everywhere = sharding.replicated(parts.mesh)
   rest = _lay((parts.root, sampling, parts.stop), everywhere)
   k, costs = c.steps_per_dispatch, Costs(parts, learner.chain.columns)
@@ -355,8 +350,8 @@ def _fused(parts: Prepared) -> Phase:
 def _host(parts: Prepared) -> list[Phase]:
   config, c = parts.config, parts.config.rl
   learner, layout = _learner(parts, 'rl')
-  gen = generation_settings.generation(c, config.data, parts.model)
-  sampling = generation_settings.sampling_of(c, parts.tokenizer)
+  gen = generation(c, config.data, parts.model)
+  sampling = sampling_of(c, parts.tokenizer)
   costs, mesh = Costs(parts, learner.chain.columns), parts.mesh
   everywhere, rows = sharding.replicated(mesh), sharding.row_sharding(mesh)
   root, sampling, stop = _lay((parts.root, sampling, parts.stop), everywhere)
