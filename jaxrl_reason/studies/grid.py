@@ -26,8 +26,10 @@ WARM = 'data init_from model model_dir named stages'.split()
 # Keys and sections of the last stage alone, so that all begin with the same
 # weights.
 LAST = ('model.numerics', 'data.controller')
-# Keys of a source of the data that only RL reads.
+# Keys of a source of the data that only RL reads, and those that only other
+# stages read.
 OF_SOURCE = re.compile(r'data\.sources\.[^.]+\.(weight|difficulty)(\.|$)')
+OF_TEACHING = re.compile(r'data\.sources\.[^.]+\.supervised$')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,8 +215,11 @@ def _warm(study: Study, setting: str, seed: int) -> tuple[str, Run | None]:
 
   def of(setting: str) -> Run:
     changes = study.settings[setting]
-    sections = {*WARM, *_earlier_kinds(_changed(study, setting, changes))}
-    own = {k: v for k, v in changes.items() if _is_of_any(k, sections)}
+    *kinds, last = _kinds(_changed(study, setting, changes))
+    keys = [k for k in changes if _is_of_any(k, {*WARM, *kinds})]
+    if last != 'rl':  # the recipe's own sources are those of the warm start
+      keys = [k for k in keys if not OF_TEACHING.match(k)]
+    own = {k: changes[k] for k in keys}
     config = _changed(study, setting, own | {'seed': seed})
     return config.changed({'stages': tuple(config.stages[:-1])})
 
@@ -225,10 +230,10 @@ def _warm(study: Study, setting: str, seed: int) -> tuple[str, Run | None]:
   return f'{first}--s{seed}', config
 
 
-def _earlier_kinds(config: Run) -> list[str]:
-  """Returns the kinds of the stages before the last one."""
+def _kinds(config: Run) -> list[str]:
+  """Returns the kinds of all stages."""
   named = config.named
-  return [named[s]['kind'] if s in named else s for s in config.stages[:-1]]
+  return [named[s]['kind'] if s in named else s for s in config.stages]
 
 
 def _is_of_any(key: str, sections: set[str]) -> bool:

@@ -398,6 +398,10 @@ def test_settings_of_sources_that_only_rl_reads_share_a_warm_start():
   settings = {'ladder': {}, 'known': {'data.sources.chain4.supervised': True}}
   s = dataclasses.replace(s, settings=settings, claims=(), seeds=1)
   assert list(grid.warm_starts(s)) == ['ladder--s0', 'known--s0']
+  # A last stage of supervised learning reads it, and RL does not.
+  settings['known']['stages'] = 'sft', 'sft'
+  assert list(grid.warm_starts(s)) == ['ladder--s0']
+  assert grid.cells(s, 'W')[1].config.data.sources['chain4']['supervised']
 
 
 def test_stages_are_compared(tmp_path):
