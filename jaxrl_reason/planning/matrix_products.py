@@ -20,6 +20,11 @@ def flops(ops: dict, op: hlo.Op) -> float:
   return _convolution(op, left, right)
 
 
+def of_int8(ops: dict, op: hlo.Op) -> bool:
+  """Returns whether both factors are int8 numbers."""
+  return all(ops[o].shapes[0].dtype == 's8' for o in op.operands[:2])
+
+
 def _convolution(op: hlo.Op, left, right) -> float:
   """Counts only window positions with real entries, because the compiler writes
   batched products as dilated convolutions.

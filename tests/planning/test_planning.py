@@ -875,3 +875,50 @@ def test_a_ranking_shows_every_mesh():
 def test_a_deep_model_can_be_planned_from_a_few_layers(asked, model, at):
   planner = types.SimpleNamespace(by_depth=asked)
   assert plan.Planner._depths(planner, zoo.ZOO[model]) == at
+
+
+SLICED = """HloModule m
+%copied (i: s8[24,64,128]) -> s8[24,64,128] {
+  %i = s8[24,64,128]{2,1,0:T(32,128)(4,1)} parameter(0)
+  ROOT %c = s8[24,64,128]{2,1,0:T(8,128)(4,1)} copy(%i)
+}
+%layer (w: s8[24,64,128], n: s32[]) -> s8[1,64,128] {
+  %w = s8[24,64,128]{2,1,0:T(32,128)(4,1)} parameter(0)
+  %n = s32[]{:S(6)} parameter(1)
+  %z = s32[] constant(0)
+  %f = s8[24,64,128]{2,1,0:T(8,128)(4,1)} fusion(%w), kind=kLoop, calls=%copied
+  ROOT %s = s8[1,64,128]{2,1,0} dynamic-slice(%f, %n, %z, %z), dynamic_slice_sizes={1,64,128}
+}
+ENTRY %e (w: s8[24,64,128], n: s32[], x: s8[32,64]) -> s32[32,128] {
+  %w = s8[24,64,128]{2,1,0:T(32,128)(4,1)} parameter(0)
+  %n = s32[]{:S(6)} parameter(1)
+  %x = s8[32,64]{1,0:S(1)} parameter(2)
+  %a = s8[1,64,128]{2,1,0:S(1)} fusion(%w, %n), kind=kLoop, calls=%layer
+  %b = s8[64,128]{1,0:S(1)} bitcast(%a)
+  ROOT %d = s32[32,128]{1,0:S(1)} dot(%x, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""  # noqa: E501
+
+
+def test_a_slice_of_a_copy_in_another_layout_reads_the_slice():
+  """The copy is inside the fusion, so that it is made of the slice alone."""
+  total = costs.of(SLICED, sharding.make_mesh((8, 1, 1))).total()
+  assert total.bytes == 64 * 128
+
+
+def test_products_of_int8_numbers_take_half_the_time_on_some_chips(monkeypatch):
+  mesh = sharding.make_mesh((8, 1, 1))
+  one = costs.of(SLICED, mesh).total().flops
+  assert one == 2 * 32 * 64 * 128
+  monkeypatch.setattr(chips, 'int8_speed', lambda device: 2)
+  assert costs.of(SLICED, mesh).total().flops == one / 2
+  mixed = SLICED.replace('s8[32,64]', 'bf16[32,64]')
+  assert costs.of(mixed, mesh).total().flops == one
+
+
+@pytest.mark.parametrize(
+  'kind, speed',
+  [('TPU v4', 1), ('TPU v5 lite', 2), ('TPU v6 lite', 2), ('', 1)],
+)
+def test_chips_after_v4_multiply_int8_numbers_twice_as_fast(kind, speed):
+  assert chips.int8_speed(types.SimpleNamespace(device_kind=kind)) == speed

@@ -27,6 +27,8 @@ class Chip:
   hbm: bytes of memory that programs may have, as the compiler counts them
     (tests/tpu compares them); bandwidth: its bytes/s.
   ici: bytes/s to the other chips of a slice.
+  int8: peak of int8 products over that of bf16 products; 1 where none is
+    published.
   kinds: `device_kind` of jax, in one release or another.
   """
 
@@ -34,16 +36,19 @@ class Chip:
   hbm: float
   bandwidth: float
   ici: float
+  int8: int
   kinds: tuple[str, ...]
 
 
 # By the name of a topology.
 CHIPS = {
-  'v4': Chip(275e12, 30.75 * GIB, 1228e9, 300e9, ('TPU v4',)),
-  'v5e': Chip(197e12, 15.75 * GIB, 819e9, 200e9, ('TPU v5 lite', 'TPU v5e')),
-  'v5p': Chip(459e12, 95.74 * GIB, 2765e9, 600e9, ('TPU v5', 'TPU v5p')),
-  'v6e': Chip(918e12, 31.25 * GIB, 1640e9, 448e9, ('TPU v6 lite', 'TPU v6e')),
-  'tpu7x': Chip(1153.5e12, 94.75 * GIB, 3690e9, 600e9, ('TPU7x',)),
+  'v4': Chip(275e12, 30.75 * GIB, 1228e9, 300e9, 1, ('TPU v4',)),
+  'v5e': Chip(197e12, 15.75 * GIB, 819e9, 200e9, 2, ('TPU v5 lite', 'TPU v5e')),
+  'v5p': Chip(459e12, 95.74 * GIB, 2765e9, 600e9, 2, ('TPU v5', 'TPU v5p')),
+  'v6e': Chip(
+    918e12, 31.25 * GIB, 1640e9, 448e9, 2, ('TPU v6 lite', 'TPU v6e')
+  ),
+  'tpu7x': Chip(1153.5e12, 94.75 * GIB, 3690e9, 600e9, 1, ('TPU7x',)),
 }
 # Peak dense bf16 FLOP/s by `device_kind`.
 PEAK_FLOPS = {
@@ -173,6 +178,12 @@ def _name(device: jax.Device) -> str:
   """Returns the name of a device's chip in CHIPS; '' for others."""
   kinds = {kind: name for name, c in CHIPS.items() for kind in c.kinds}
   return kinds.get(device.device_kind, '')
+
+
+def int8_speed(device: jax.Device) -> int:
+  """Returns the peak of int8 products over that of bf16 products."""
+  name = _name(device)
+  return CHIPS[name].int8 if name else 1
 
 
 def memory(device: jax.Device) -> int | None:
