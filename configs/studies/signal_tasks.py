@@ -1,4 +1,4 @@
-"""Tasks of studies of training signals: chained arithmetic with more fields.
+"""Defines chained arithmetic whose solutions have errors, for studies.
 
 Worker processes import this file, so it must not import jax.
 """
@@ -38,56 +38,14 @@ def written(rng, *, errors, **chain):
   return example | {'solution': solution, 'meta': meta, 'task': 'written'}
 
 
-def confident(rng, **chain):
-  """Returns a problem whose solution states a confidence, from 0.1 to 0.9, that
-  is drawn at random.
-  """
-  example = arithmetic.generate(rng, **chain)
-  if example is None:
-    return None
-  steps, marker, answer = example['solution'].partition(problem.MARKER)
-  stated = f' confidence=.{problem.between(rng, 1, 9)}'
-  solution = steps + stated + marker + answer
-  return example | {'solution': solution, 'task': 'confident'}
-
-
-def told(rng, *, shown, **chain):
-  """Returns a problem. With the probability `shown`, its prompt contains the
-  solution, and then `:`.
-  """
-  example = arithmetic.generate(rng, **chain)
-  if example is None:
-    return None
-  prompt = example['prompt']
-  if rng.random() < shown:
-    prompt += example['solution'] + ':'
-  return example | {'prompt': prompt, 'task': 'told'}
-
-
-def asked(example):
-  """Returns the problem of a prompt that may contain its solution."""
-  return example['prompt'].partition('=')[0]
-
-
-def _chained(name: str, generate, knobs: dict, **changes) -> None:
-  """Registers a variant of chained arithmetic."""
-  task = arithmetic.TASK
-  tasks.TASKS[name] = problem.Task(
-    name=name,
-    generate=generate,
-    check=task.check,
-    knobs=task.knobs | knobs,
-    harder=task.harder,
-    alphabet=changes.get('alphabet', task.alphabet),
-    answer_chars=task.answer_chars,
-    kernel=task.kernel,
-    identity=changes.get('identity', task.identity),
-  )
-
-
-LETTERS = ''.join(sorted({*'confidence=.'} - {'='}))
-ALPHABET = arithmetic.TASK.alphabet
-
-_chained('written', written, {'errors': 0.15})
-_chained('confident', confident, {}, alphabet=ALPHABET + LETTERS)
-_chained('told', told, {'shown': 0.0}, alphabet=ALPHABET + ':', identity=asked)
+TASK = arithmetic.TASK
+tasks.TASKS['written'] = problem.Task(
+  name='written',
+  generate=written,
+  check=TASK.check,
+  knobs=TASK.knobs | {'errors': 0.15},
+  harder=TASK.harder,
+  alphabet=TASK.alphabet,
+  answer_chars=TASK.answer_chars,
+  kernel=TASK.kernel,
+)
