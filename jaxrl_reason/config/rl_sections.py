@@ -254,14 +254,18 @@ class Probe(Record):
 
 @dataclasses.dataclass(frozen=True)
 class VerdictText(Record):
-  """The question after a completion, and its answers, on which the likelihood
-  term trains with rl.loss.sft_on='verdict' (`rollouts/own_verdicts.py`).
+  """The question after a completion, and its answers (docs/verdicts.md). The
+  likelihood term trains on them with rl.loss.sft_on='verdict', and the reward
+  'verdict' is the probability of `yes`.
   """
 
   # Text between the completion and the verdict.
   ask: str = '\nIs the answer right? Reply with one word, yes or no: '
   yes: str = 'yes'  # text of one token
   no: str = 'no'  # text of one token
+  # Weights that answer for the reward 'verdict': policy, or teacher (a model of
+  # its own, rl.teacher.weights).
+  by: str = 'policy'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
@@ -130,7 +129,8 @@ def _verdict(judge: loading.Loaded) -> Callable:
   run = judge.run and judge.run.rl.get('verdict')
   texts = VerdictText().to_dict() | (run.to_dict() if run else {})
   ids = {}
-  for key, text in texts.items():
+  for key in own_verdicts.TEXTS:
+    text = texts[key]
     try:
       ids[key] = judge.tokenizer.encode(text)
     except ValueError as e:
@@ -145,10 +145,7 @@ def _verdict(judge: loading.Loaded) -> Callable:
 
   def of(params, rows, room):
     del room
-    all_rows = jnp.ones(len(rows.tokens), bool)
-    given = rows.tokens, rows.valid, all_rows, all_rows
-    logp = asks.logps(params, asks.with_question(*given))
-    return jax.nn.sigmoid(logp[:, 0] - logp[:, 1])
+    return asks.probability(params, rows)
 
   return of
 

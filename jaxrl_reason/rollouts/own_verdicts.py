@@ -22,10 +22,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason.base import Batch, Metrics, Model
+from jaxrl_reason.base import Batch, Metrics, Model, Rows
 from jaxrl_reason.parts import Part, Step
 from jaxrl_reason.rollouts import probe
 
+TEXTS = 'ask', 'yes', 'no'  # keys of `rl.verdict`
 # Fields of a Batch with a second axis that is not that of the row's tokens.
 OTHER_AXES = frozenset(
   'reward_parts teacher_tokens teacher_valid episode hidden'.split()
@@ -122,6 +123,17 @@ class Verdicts(Part):
     parts = math.gcd(len(before), self.parts)
     rows = batch_lib.split((batch.tokens, batch.valid, before), parts)
     return batch_lib.join(jax.lax.map(of_part, rows))
+
+  def probability(self, params, rows: Rows) -> jax.Array:
+    """Computes p(yes) / (p(yes) + p(no)) after rows of N completions, f32 [N].
+
+    Args:
+      params: weights of the model that is asked.
+    """
+    every = jnp.ones(len(rows.tokens), bool)
+    asked = self.with_question(rows.tokens, rows.valid, every, every)
+    logp = self.logps(params, asked)
+    return jax.nn.sigmoid(logp[:, 0] - logp[:, 1])
 
 
 def _widened(x: jax.Array, columns: int) -> jax.Array:

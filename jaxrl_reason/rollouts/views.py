@@ -6,6 +6,7 @@ reference, direct           f32 [N,A], of the policy, of the reference answer;
 group                       i32 [N], equal for the samples of a prompt
 uniform                     f32 [N], noise by (key, row)
 reward_model                f32 [N], the output of a reward model
+verdict                     f32 [N], probability of the verdict yes
 hidden                      f32 [B,G,D], see `hidden_states`; by prompt
 mask                        bool [N,C], tokens sampled; always present
 """
@@ -28,7 +29,8 @@ from jaxrl_reason.rewards.kernels import likelihood, reference, token_bytes
 from jaxrl_reason.rollouts.hidden_states import HiddenStates
 from jaxrl_reason.verifiers.tasks import problem
 
-REWARD, HIDDEN = 'reward_model', 'hidden'
+REWARD, HIDDEN, VERDICT = 'reward_model', 'hidden', 'verdict'
+TEACHER = 'teacher'  # its weights, in `control`
 
 
 def entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -63,6 +65,7 @@ def passes(
       the layers up to the one whose states are read.
   """
   whole = bool(TOKEN_VIEWS.keys() & set(names)) + ('reference' in names)
+  whole += VERDICT in names
   return whole + ('direct' in names) / n_samples + hidden * (HIDDEN in names)
 
 
@@ -85,6 +88,8 @@ class Views:
     reward: function of (weights of the reward model, policy's weights, rows)
       to rewards [N]; None: there is no reward model.
     hidden: computes hidden states; None: no reward reads them.
+    verdict: function of (weights, rows) to probabilities [N].
+    asks_teacher: whether the weights are the teacher's, not the policy's.
   """
 
   model: Model
@@ -95,6 +100,8 @@ class Views:
   table: np.ndarray | None = None
   reward: Callable | None = None
   hidden: HiddenStates | None = None
+  verdict: Callable | None = None
+  asks_teacher: bool = False
 
   @property
   def keeps_hidden(self) -> bool:
@@ -118,6 +125,10 @@ class Views:
     if REWARD in self.names:
       score = functools.partial(self.reward, control[REWARD], params)
       out[REWARD] = self._by_parts(score, prompts, rollout)
+    if VERDICT in self.names:
+      judge = control[TEACHER] if self.asks_teacher else params
+      asked = functools.partial(self.verdict, judge)
+      out[VERDICT] = self._by_parts(asked, prompts, rollout)
     if HIDDEN in self.names:
       rows = batch_lib.rows_of(prompts, rollout)
       states = self.hidden(params, rows, batch_lib.sampled_of(rows, rollout))

@@ -48,6 +48,7 @@ from jaxrl_reason.run.rl import (
   reward_models,
   sources,
   split_step,
+  verdict_settings,
 )
 from jaxrl_reason.run.rl import turn_settings as run_turns
 from jaxrl_reason.run.rl.generation_settings import generation, sampling_of
@@ -241,6 +242,7 @@ def fused_source(
     views = Views(
       learn.model, names, learn.start, learn.logprob_chunk, parts, table, reward
     )
+    views = verdict_settings.with_judge(views, rl, learn, tokenizer)
     if HIDDEN in names:
       states = hidden_settings.states(rl, learn.model)
       views = dataclasses.replace(views, hidden=states)

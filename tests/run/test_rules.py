@@ -32,6 +32,7 @@ UNDER = OPD | {
   'rl.teacher.prompt': '{solution} {prompt}',
   'rl.teacher.prompt_len': 40,
 }
+JUDGED = {'rl.rewards.judge': dict(reward='verdict', weight=1.0)}
 VERDICT = {'rl.loss.sft_on': 'verdict', 'rl.loss.sft_coef': 0.3}
 NOVELTY = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.1)}
 TWO = {'sampler_mesh': (1, 4, 1)}
@@ -132,16 +133,25 @@ EXAMPLES = [
     PREFERRED | {'rl.turns.env': 'calculator'},
     "rl.turns.env='calculator' and rl.rewards.preferred cannot be combined",
   ),
+  ({'rl.verdict.by': 'judge'}, "rl.verdict.by='judge': choose"),
+  (
+    VERDICT | {'rl.verdict.by': 'teacher'},
+    "rl.verdict.by='teacher' has no effect without a reward 'verdict'",
+  ),
+  (
+    JUDGED | {'rl.verdict.by': 'teacher'},
+    "rl.verdict.by='teacher' and rl.teacher.weights='': name weights",
+  ),
   ({'rl.verdict.yes': 'y'}, "yes='y' has no effect without rl.loss.sft_on="),
   (VERDICT | {'rl.verdict.no': 'yes'}, "no='yes': choose two texts that dif"),
   (VERDICT | {'rl.verdict.ask': ''}, "rl.verdict.ask='': set it to the quest"),
   (
     VERDICT | {'rl.turns.env': 'calculator'},
-    "rl.turns.env='calculator' and rl.loss.sft_on='verdict' cannot be combined",
+    "rl.turns.env='calculator' and rl.loss.sft_on='verdict', or a reward",
   ),
   (
     VERDICT | {'rl.chunks.tokens': 4, 'rl.chunks.carry': 2},
-    "rl.chunks.tokens=4 and rl.loss.sft_on='verdict' cannot be combined",
+    "rl.chunks.tokens=4 and rl.loss.sft_on='verdict', or a reward",
   ),
   (VERDICT | {'rl.replay_routes': True}, 'replay_routes=True and rl.loss.sft_'),
   ({'rl.views.hidden.token': 'first'}, "rl.views.hidden.token='first': choose"),
@@ -666,6 +676,10 @@ EXAMPLES = [
   ({'rl.padding': 'packed:64', 'rl.algorithm': 'tbrm'}, 'whole logits'),
   ({'sampler_mesh': (1, 0, 1)}, r'sampler_mesh=\(1, 0, 1\): sizes of at le'),
   (TWO | {'rl.steps_per_dispatch': 2}, 'steps_per_dispatch=2 .*: the halves'),
+  (
+    TWO | JUDGED | {'rl.verdict.by': 'teacher', 'rl.teacher.weights': 'a_run'},
+    "rl.verdict.by='teacher' and sampler_mesh=.* cannot be combined",
+  ),
   (TWO | {'rl.prompts': 30}, 'rl.prompts=30 does not divide by the 4 row'),
   (TWO | STALE, "rl.path='host' and sampler_mesh=.* cannot be combined"),
   (TWO | FLIGHT, 'rl.in_flight.batches=3 and sampler_mesh=.* cannot be'),

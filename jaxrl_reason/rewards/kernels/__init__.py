@@ -50,8 +50,9 @@ def _free(score, *reads, knobs=()):
   return Kernel(score, _no_answer, reads, knobs)
 
 
-def _reward_model(text, length, answer, views):
-  return views['reward_model']
+def _view(name):
+  """Returns the kernel whose score is a view."""
+  return _free(lambda text, length, answer, views: views[name], name)
 
 
 KERNELS: dict[str, Kernel] = {
@@ -67,7 +68,8 @@ KERNELS: dict[str, Kernel] = {
   'majority': _free(label_free.majority, 'group'),
   'cluster_share': _free(label_free.cluster_share, 'group'),
   'wrong_label': Kernel(label_free.wrong_label, final.encode_text, ('group',)),
-  'reward_model': _free(_reward_model, 'reward_model'),
+  'reward_model': _view('reward_model'),
+  'verdict': _view('verdict'),
   'novelty_neighbours': _free(novelty.neighbours, 'hidden', knobs=('k',)),
   'novelty_volume': _free(novelty.volume, 'hidden', knobs=('ridge',)),
   'random': _free(label_free.random, 'uniform', knobs=('p',)),

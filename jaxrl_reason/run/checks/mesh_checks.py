@@ -45,6 +45,7 @@ def sampler_rules(run: Run) -> rules.Rows:
       rl__replay__rows=c.replay.rows,
       rl__refill_keep=c.refill_rounds and c.refill_keep,
       rl__reward_model__weights=c.reward_model.weights,
+      rl__verdict__by=c.verdict.by != 'policy' and c.verdict.by,
     ),
     rules.choice('sampler_dtype', dtype, frozen.DTYPES),
     *rules.apart(

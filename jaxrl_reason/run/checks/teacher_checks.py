@@ -39,7 +39,7 @@ def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
       'to a run, a folder of weights, hf:owner/model, reference or policy',
     ),
     (
-      t.weights and not reads,
+      t.weights and not reads and c.verdict.by != 'teacher',
       f'{key}.weights={t.weights!r}: rl.algorithm={c.algorithm!r} reads no '
       'teacher; set rl.loss.distill_coef above 0',
     ),

@@ -44,9 +44,8 @@ from jaxrl_reason.parts import Step
 from jaxrl_reason.rollouts import fused, rounds
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.rounds import Rounds, Tally
-from jaxrl_reason.rollouts.views import REWARD
 from jaxrl_reason.run.process import chips
-from jaxrl_reason.run.rl import problem_pool
+from jaxrl_reason.run.rl import problem_pool, teachers
 from jaxrl_reason.run.rl.problem_pool import ProblemSampler
 from jaxrl_reason.update import chunked, scoring
 from jaxrl_reason.update import step as step_lib
@@ -69,9 +68,8 @@ def fused_step(
     stop: int [E] stop tokens.
   """
   sampling = learner.chain.sampling(state.control, sampling)
-  control = state.control
-  if state.reward_params is not None:
-    control = (control or {}) | {REWARD: state.reward_params}
+  read = teachers.read_by_rewards(learner, state)
+  control = {**(state.control or {}), **read} or None
   found = source(
     state.params, control, prompts, root, state.step, sampling, stop
   )

@@ -14,7 +14,7 @@ from jaxrl_reason.data import lengths
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.rewards.kernels import device, reference
 from jaxrl_reason.rollouts import progress
-from jaxrl_reason.rollouts.views import HIDDEN, REWARD
+from jaxrl_reason.rollouts.views import HIDDEN, REWARD, VERDICT
 from jaxrl_reason.run.rl import python_tools as hosted
 from jaxrl_reason.verifiers import compose, resolve
 from jaxrl_reason.verifiers.pool import VerifierPool
@@ -129,6 +129,7 @@ def _try_kernels(room: int, tokenizer, example, encode, reward_fn) -> None:
     views = {name: zeros for name in ('logp', 'entropy', 'uniform_kl')}
     views |= {'mask': sampled, 'group': jnp.zeros(2, int)}
     views |= {'uniform': jnp.zeros(2), REWARD: jnp.zeros(2)}
+    views[VERDICT] = jnp.zeros(2)
     views |= {HIDDEN: jnp.zeros((1, 2, 4))}
     views |= {'reference_mask': sampled[:, :longest]}
     views |= dict.fromkeys(reference.VIEWS, zeros[:, :longest])

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from etils import epath
 
-from jaxrl_reason.base import Model
+from jaxrl_reason.base import Model, TrainState
 from jaxrl_reason.checkpoints import conversion, hf, other_run, pretrained
 from jaxrl_reason.config import Data
 from jaxrl_reason.config.rl_sections import Teacher as TeacherSection
@@ -22,7 +22,8 @@ from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models import adapters, families, transformer, weights, zoo
 from jaxrl_reason.models.adapters import frozen, steering
-from jaxrl_reason.update.learner import SAME, Teacher
+from jaxrl_reason.rollouts import views
+from jaxrl_reason.update.learner import SAME, Learner, Teacher, teacher_params
 
 # A size of the zoo instead of a model, because plans read no weights.
 ZOO = 'zoo:'
@@ -170,3 +171,13 @@ def _shape(name: str, key: str = KEY) -> transformer.Config:
       'folder of it with jaxrl convert'
     )
   return conversion.config_of_run(folder, shapes['embed'].shape[0])[0]
+
+
+def read_by_rewards(learner: Learner, state: TrainState) -> dict[str, Any]:
+  """Returns the weights that rewards read beside the policy's, by name."""
+  out = {}
+  if state.reward_params is not None:
+    out[views.REWARD] = state.reward_params
+  if state.teacher_params is not None:
+    out[views.TEACHER] = teacher_params(learner, state)
+  return out

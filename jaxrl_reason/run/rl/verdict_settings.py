@@ -1,5 +1,6 @@
 """The policy as a verifier of its completions (`rl.verdict`), and its rules."""
 
+import dataclasses
 from typing import Any
 
 from jaxrl_reason import losses
@@ -8,9 +9,12 @@ from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.config.rl_sections import VerdictText
 from jaxrl_reason.config.unread import changed
 from jaxrl_reason.losses.imitation import VERDICT
-from jaxrl_reason.rollouts.own_verdicts import Verdicts
+from jaxrl_reason.rollouts.own_verdicts import TEXTS, Verdicts
+from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run.rl import chunk_settings as chunks
+from jaxrl_reason.run.rl.teachers import SAME
 from jaxrl_reason.update import packing
+from jaxrl_reason.update.learner import Learner
 
 
 def is_on(objective: losses.Objective) -> bool:
@@ -29,16 +33,7 @@ def part(
   """
   if not is_on(objective):
     return None
-  texts = c.verdict.to_dict()
-  ids = {k: _encoded(f'rl.verdict.{k}', texts[k], tokenizer) for k in texts}
-  for key in ('yes', 'no'):
-    if len(ids[key]) != 1:
-      raise ValueError(
-        f'rl.verdict.{key}={c.verdict[key]!r} is {len(ids[key])} tokens; '
-        'choose a text of one token'
-      )
-  parts = c.minibatches * c.micro_batches
-  made = Verdicts(model, tuple(ids['ask']), ids['yes'][0], ids['no'][0], parts)
+  made = asks(c, model, tokenizer, c.minibatches * c.micro_batches)
   packed = packing.choose(c, 1)
   longest = d.prompt_len + c.hints.room + d.completion_len + made.columns
   if isinstance(packed, packing.Packing) and packed.length < longest:
@@ -47,6 +42,39 @@ def part(
       f'with the {made.columns} tokens of rl.verdict'
     )
   return made
+
+
+def asks(c: RL, model: Model, tokenizer: Any, parts: int = 1) -> Verdicts:
+  """Builds the question to a model.
+
+  Raises:
+    ValueError: names the key of a text that the tokenizer cannot encode, or of
+      a verdict that is not one token.
+  """
+  texts = c.verdict.to_dict()
+  ids = {k: _encoded(f'rl.verdict.{k}', texts[k], tokenizer) for k in TEXTS}
+  for key in ('yes', 'no'):
+    if len(ids[key]) != 1:
+      raise ValueError(
+        f'rl.verdict.{key}={c.verdict[key]!r} is {len(ids[key])} tokens; '
+        'choose a text of one token'
+      )
+  return Verdicts(model, tuple(ids['ask']), ids['yes'][0], ids['no'][0], parts)
+
+
+def rewards(c: RL) -> bool:
+  """Returns whether a reward is the verdict of a model."""
+  return any(r.get('reward') == VERDICT for r in c.rewards.values())
+
+
+def with_judge(views: Views, c: RL, learn: Learner, tokenizer: Any) -> Views:
+  """Adds the model that answers for the reward 'verdict', if there is one."""
+  if not rewards(c):
+    return views
+  taught = c.verdict.by == 'teacher'
+  model = learn.teacher.model if taught else learn.model
+  verdict = asks(c, model, tokenizer).probability
+  return dataclasses.replace(views, verdict=verdict, asks_teacher=taught)
 
 
 def _encoded(key: str, text: str, tokenizer: Any) -> list[int]:
@@ -60,28 +88,44 @@ def verdict_rules(c: RL, d: Data, objective: losses.Objective) -> rules.Rows:
   """Refuses texts that nothing reads, and settings without rows to ask
   about.
   """
-  on = is_on(objective)
+  on, judged = is_on(objective), rewards(c)
   key, value, default = next(changed(c.verdict, VerdictText()), 3 * ('',))
+  taught = c.verdict.by == 'teacher'
   return (
     (
-      key and not on,
+      key and not (on or judged),
       f'rl.verdict{key}={value!r} has no effect without rl.loss.sft_on='
-      f'{VERDICT!r} and rl.loss.sft_coef above 0: set those, or {default!r}',
+      f'{VERDICT!r} and rl.loss.sft_coef above 0, or a reward {VERDICT!r}: set '
+      f'those, or {default!r}',
+    ),
+    rules.choice('rl.verdict.by', c.verdict.by, ('policy', 'teacher')),
+    (
+      taught and not judged,
+      f"rl.verdict.by='teacher' has no effect without a reward {VERDICT!r}: "
+      "set it to 'policy'",
     ),
     (
-      on and c.verdict.yes == c.verdict.no,
+      taught and (not c.teacher.weights or c.teacher.weights in SAME),
+      f"rl.verdict.by='teacher' and rl.teacher.weights={c.teacher.weights!r}: "
+      'name weights of its own, a run, a folder or hf:owner/model',
+    ),
+    (
+      (on or judged) and c.verdict.yes == c.verdict.no,
       f'rl.verdict.yes={c.verdict.yes!r} and rl.verdict.no={c.verdict.no!r}: '
       'choose two texts that differ',
     ),
     (
-      on and not c.verdict.ask,
+      (on or judged) and not c.verdict.ask,
       "rl.verdict.ask='': set it to the question after a completion",
     ),
     *rules.apart(
-      f' and rl.loss.sft_on={VERDICT!r} cannot be combined: the question is '
-      'after one whole completion; set one of them to its default',
-      rl__turns__env=on and c.turns.env,
-      rl__chunks__tokens=on and chunks.of(c, d) is not None and c.chunks.tokens,
+      f' and rl.loss.sft_on={VERDICT!r}, or a reward {VERDICT!r}, cannot be '
+      'combined: the question is after one whole completion; set one of them '
+      'to its default',
+      rl__turns__env=(on or judged) and c.turns.env,
+      rl__chunks__tokens=(on or judged)
+      and chunks.of(c, d) is not None
+      and c.chunks.tokens,
       rl__replay_routes=on and c.replay_routes,
     ),
   )
