@@ -161,7 +161,8 @@ def all_rows(rows: np.ndarray, tree: Any) -> Any:
   arrays = [np.zeros((n, *x.shape[1:]), x.dtype) for x in leaves]
   for positions, values in reversed(parts):
     for out, x in zip(arrays, values):
-      out[positions] = np.asarray(x, out.dtype)
+      # A process may have no row, of which a list has no shape.
+      out[positions] = np.asarray(x, out.dtype).reshape(-1, *out.shape[1:])
   return treedef.unflatten(arrays)
 
 

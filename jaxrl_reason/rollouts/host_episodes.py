@@ -11,6 +11,9 @@ keys are in its own cache columns (`models.cache`), its noise depends on (key,
 row id, index), and the state of its tool is sent with its calls. A batch is
 therefore the same for all durations of tools, and equal to that of an
 environment inside the program (`rollouts.turns`) with the same replies.
+
+Each process of jax has a pool, and plays the episodes of its own rows. Before
+all of them call a program, they exchange the replies that have arrived.
 """
 
 import collections
@@ -25,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import trees
+from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Episode, Model, Rollout
 from jaxrl_reason.envs.env import CUT
 from jaxrl_reason.rollouts import episode, turns
@@ -36,6 +39,7 @@ from jaxrl_reason.rollouts.draw import NONE, Draw
 EVENTS = (*episode.EVENTS, 'unknown', 'timeout', 'failed')
 # Characters of a reply that are tokenized, per token of its limit.
 CHARACTERS = 16
+POLL_S = 0.05  # longest wait for own replies before those of other processes
 # Text that the model reads in place of the reply of a failed call.
 FAILED = {'timeout': 'error: timeout', 'failed': 'error: the tool failed'}
 
@@ -200,14 +204,17 @@ class Player:
     decode: Callable[[Sequence[int]], str],
     burst: int,
     routes: bool = False,
+    mesh: jax.sharding.Mesh | None = None,
   ):
     """Args:
+    mesh: of the rows; None: all rows are of this process.
     pool: with `submit(cases) -> future` of `tools.base.Reply`s or Verdicts.
     decode: ids of a turn -> the text that the environment reads.
     burst: tokens sampled before the host polls for replies.
     """
     self.how, self.max_new = how, max_new
     self._pool, self._write, self._decode = pool, write, decode
+    self._mesh = mesh
     self._open = jax.jit(
       functools.partial(open_, how, model, n_samples, max_new, routes)
     )
@@ -226,25 +233,63 @@ class Player:
     """Plays n_samples episodes of every prompt.
 
     Args:
-      tokens, valid: of prompts [B,P]; examples: their problems.
+      tokens, valid: of prompts [B,P]; examples: the problems of this process's
+        prompts.
       ids: int [N] or [N,k], names of rows, for the noise.
       version: i32 [], of the weights.
     """
-    given = key, sampling, stop, ids
+    given, n = (key, sampling, stop, ids), len(ids)
     weights, state, told = self._open(params, tokens, valid, *given)
-    told, n = self._seen(told), len(ids)
-    rows = [_Row(examples[i * len(examples) // n]) for i in range(n)]
+    rows, own = self._rows(examples, n)
+    told = self._seen(told, n)
     said = _Said(n, self.how.most)
-    asked = self._ask(rows, told, range(n))
-    while asked or not told['over'].all():
-      answers = self._answered(asked, wait=told['over'].all())
-      replies = self._replies(answers, rows, told, said)
-      was = told['over']
+    asked, waits = self._ask(rows, told, own), False
+    while True:
+      answers = self._answered(asked, waits)
+      found = self._heard_of(answers, rows, told, said)
+      more, running, replies = self._exchanged(asked, told, found)
+      waits = not (running or replies)
+      if waits and not more:
+        break
+      if waits:
+        continue
+      was, replies = told['over'], self._as_arrays(replies, n)
       state, told = self._go_on(state, weights, *given, *replies)
-      told = self._seen(told)
+      told = self._seen(told, n)
       live = (replies[1] >= 0) | ~was
-      asked |= self._ask(rows, told, np.flatnonzero(live & told['over']))
-    return self._close(state, weights, *given, said.episode(), version)
+      new = own[(live & told['over'])[own]]
+      asked |= self._ask(rows, told, new)
+    said = hosts.all_rows(own, trees.take(said.episode(), own))
+    return self._close(state, weights, *given, said, version)
+
+  def _rows(self, examples: Sequence[dict], n: int):
+    """Returns (the rows that this process plays, their positions). The first
+    process that has a row plays it.
+    """
+    mine = self._mine(n).tolist()
+    earlier = hosts.gather(mine)[: jax.process_index()]
+    known = {row for rows in earlier for row in rows}
+    found = {
+      row: _Row(examples[i * len(examples) // len(mine)])
+      for i, row in enumerate(mine)
+      if row not in known
+    }
+    return found, np.array(list(found), int)
+
+  def _mine(self, n: int) -> np.ndarray:
+    """Returns the positions of this process's rows among N."""
+    if self._mesh is None:
+      return np.arange(n)
+    return sharding.my_rows(self._mesh, n)
+
+  def _exchanged(self, asked: dict, told, found: dict[int, list[int]]):
+    """Exchanges replies, {row: tokens}, with all processes: (whether one of
+    them waits for a reply, whether a row is decoded, all replies).
+    """
+    mine = bool(asked), not bool(told['over'].all()), list(found.items())
+    more, running, replies = zip(*hosts.gather(mine))
+    joined = {row: ids for part in replies for row, ids in part}
+    return any(more), any(running), joined
 
   def take_spent(self) -> dict[str, float]:
     """Returns and resets the seconds in which the host waited for the
@@ -253,11 +298,14 @@ class Player:
     spent, self._spent = self._spent, collections.Counter()
     return {k: spent[k] for k in ('turns_decode_s', 'tools_wait_s')}
 
-  def _seen(self, told) -> dict[str, np.ndarray]:
+  def _seen(self, told, n: int) -> dict[str, np.ndarray]:
+    """Returns the arrays of rows [N]. Rows of other processes are over."""
     since = time.monotonic()
-    told = jax.device_get(told)
+    seen = {name: np.ones(x.shape, x.dtype) for name, x in told.items()}
+    for name, x in told.items():
+      seen[name][self._mine(n)] = sharding.to_local(x, self._mesh)
     self._spent['turns_decode_s'] += time.monotonic() - since
-    return told
+    return seen
 
   def _ask(self, rows, told, new) -> dict:
     """Submits turns that are over to the pool: {future: row}."""
@@ -266,30 +314,37 @@ class Player:
       if told['over'][i]:
         text = self._decode(told['tokens'][i][: told['n'][i]].tolist())
         case = {'example': rows[i].example, 'state': rows[i].state}
-        asked[self._pool.submit([(text, case)])] = i
+        asked[self._pool.submit([(text, case)])] = int(i)
     return asked
 
   def _answered(self, asked: dict, wait: bool) -> dict[int, Any]:
     """Removes finished futures from `asked` and returns their replies; with
-    `wait`, at least one.
+    `wait`, at least one if there is one process.
     """
     since = time.monotonic()
-    if wait:
+    if wait and asked:
       when = concurrent.futures.FIRST_COMPLETED
-      concurrent.futures.wait(asked, return_when=when)
+      most = None if jax.process_count() == 1 else POLL_S
+      concurrent.futures.wait(asked, most, return_when=when)
       self._spent['tools_wait_s'] += time.monotonic() - since
     ready = [future for future in asked if future.done()]
     return {asked.pop(future): future.result()[0] for future in ready}
 
-  def _replies(self, answers: dict, rows, told, said: '_Said'):
-    """Returns (tokens i32 [N,O], lengths i32 [N]) of the replies to read."""
-    tokens = np.zeros((len(rows), self.how.observation), np.int32)
-    n = np.full(len(rows), NONE, np.int32)
-    for i, reply in answers.items():
-      ids = self._heard(rows[i], i, reply, told, said)
-      if ids is not None:
-        tokens[i, : len(ids)], n[i] = ids, len(ids)
-    return tokens, n
+  def _heard_of(self, answers: dict, rows, told, said: '_Said'):
+    """Returns the tokens of replies to read, {row: ids}."""
+    heard = {
+      i: self._heard(rows[i], i, reply, told, said)
+      for i, reply in answers.items()
+    }
+    return {i: ids for i, ids in heard.items() if ids is not None}
+
+  def _as_arrays(self, replies: dict[int, list[int]], n: int):
+    """Returns (tokens i32 [N,O], lengths i32 [N]) of replies."""
+    tokens = np.zeros((n, self.how.observation), np.int32)
+    lengths = np.full(n, NONE, np.int32)
+    for i, ids in replies.items():
+      tokens[i, : len(ids)], lengths[i] = ids, len(ids)
+    return tokens, lengths
 
   def _heard(self, row: _Row, i: int, reply, told, said) -> list[int] | None:
     """Records the reply to a row's turn; returns its tokens if the row

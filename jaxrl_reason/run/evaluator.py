@@ -42,7 +42,7 @@ class Evaluator:
     self._tools = None
     if hosted.is_on(rl):
       self._tools = hosted.Pool(rl.turns)
-      player = self._playing(rl, d, parts.model, tokenizer)
+      player = self._playing(rl, d, parts.model, tokenizer, parts.mesh)
     elif rl.turns.env:
       how = turns.scored(rl, d, tokenizer, problems.kernel)
       encode = how.env.encode
@@ -79,7 +79,7 @@ class Evaluator:
     }
 
   def _playing(
-    self, rl: RL, data: Data, model: Model, tokenizer: Any
+    self, rl: RL, data: Data, model: Model, tokenizer: Any, mesh
   ) -> Callable:
     """Returns a function from n_samples to a player of that many episodes per
     prompt.
@@ -94,6 +94,7 @@ class Evaluator:
         self._tools,
         n_samples=n_samples,
         weight=1.0,
+        mesh=mesh,
       )
 
       def generate(params, tokens, valid, ids, sampling, key, stop, examples):

@@ -7,7 +7,6 @@ import pathlib
 import signal
 import subprocess
 
-import jax
 import numpy as np
 import pytest
 from test_resume import env, kill_when, run, saved, start
@@ -200,14 +199,6 @@ def test_incompatible_settings_are_refused(change, words):
   with pytest.raises(ValueError) as e:
     config_checks.check(c, 1)
   assert words in str(e.value), str(e.value)
-
-
-def test_several_processes_are_refused(monkeypatch):
-  """By name, before anything is built. Inside the program they are allowed."""
-  monkeypatch.setattr(jax, 'process_count', lambda: 2)
-  with pytest.raises(ValueError, match='one process of jax only, not 2'):
-    config_checks.check(hosted(), 1)
-  config_checks.check(recipe(), 1)
 
 
 @pytest.mark.parametrize(

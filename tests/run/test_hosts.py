@@ -49,6 +49,31 @@ HOST = {
   'eval.problems': 5,
   'eval.harder': False,
 }
+PLAYED = {
+  'stages': ('rl',),
+  'data.name': 'products',
+  'data.prompt_len': 6,
+  'data.completion_len': 24,
+  'data.knobs': dict(min_digits=1, max_digits=2, call=0.7),
+  'data.harder': {},
+  'rl.path': 'host',
+  'rl.steps': 3,
+  'rl.steps_per_dispatch': 1,
+  'rl.algorithm': 'mt_grpo',
+  'rl.cache_segments': 1,
+  'rl.prompts': 8,
+  'rl.workers': 1,
+  'rl.epochs': 1,
+  'rl.minibatches': 1,
+  'rl.turns.env': 'calculator',
+  'rl.turns.most': 3,
+  'rl.turns.tokens': 6,
+  'rl.turns.observation': 6,
+  'rl.turns.workers': 1,
+  'rl.rewards.answer.reward': 'random',
+  'eval.problems': 5,
+  'eval.harder': False,
+}
 SPLIT = {'mesh': (1, 2, 1)}  # weights and rows over two processes
 DOUBLED = {'mesh': (2, 1, 2)}  # each row on two processes of four
 # Rows that divide by one, three and four.
@@ -206,6 +231,27 @@ def assert_same_numbers(got, want):
 
 def test_two_processes_compute_the_numbers_of_one(pod):
   assert_same_numbers(content(pod.at / 'whole'), content(pod.at / 'alone'))
+
+
+def test_two_processes_play_the_episodes_of_one(env, tmp_path):
+  """With rows of their own, and with every row on both: the first plays it."""
+  both = PLAYED | {'mesh': (1, 1, 2)}
+  runs = [(tmp_path / 'two', PLAYED | SPLIT), (tmp_path / 'both', both)]
+  two = start_worker(env, tmp_path / 'two_log', 2, runs)
+  one = start_worker(env, tmp_path / 'log', 1, [(tmp_path / 'one', PLAYED)])
+  finish(two, tmp_path / 'two_log'), finish(one, tmp_path / 'log')
+  where = (tmp_path / name for name in ('one', 'two', 'both'))
+  (done, want), *others = (played(content(x)) for x in where)
+  assert done > 20 and any(r.get('train/turns/mean', 0) > 1 for r in want)
+  for count, got in others:
+    assert count == done
+    assert_same_numbers(got, want)
+
+
+def played(rows):
+  """Returns (turns that tools have answered, the rows without such counts)."""
+  found = [{k: v for k, v in r.items() if 'tools/' not in k} for r in rows]
+  return max(r.get('tools/done', 0) for r in rows), found
 
 
 def test_only_process_0_writes_and_prints(pod):

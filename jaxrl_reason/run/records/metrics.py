@@ -71,14 +71,15 @@ def to_host(metrics: list[dict]) -> dict[str, float]:
 
 
 def over_hosts(values: list[dict[str, float]]) -> dict[str, float]:
-  """Combines the metrics of all hosts: the sum of pool counts, and the mean of
-  other metrics.
+  """Combines the metrics of all hosts: sums of the counts of pools, and means
+  of other metrics.
   """
   out = {}
   for key in values[0]:
     column = [v[key] for v in values if key in v]
     total = math.fsum(column)
-    out[key] = total if key.startswith('pool/') else total / len(column)
+    counts = key.startswith(('pool/', 'tools/'))
+    out[key] = total if counts else total / len(column)
   return out
 
 

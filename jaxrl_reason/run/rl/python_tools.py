@@ -47,11 +47,6 @@ def check(c: RL) -> None:
       f'rl.turns.env={t.env!r}: with rl.path="host" choose '
       f'{", ".join(tools.ENVS)}, or path/to/file.py:name'
     )
-  if jax.process_count() > 1:
-    raise ValueError(
-      f'rl.turns.env={t.env!r} with rl.path="host": one process of jax only, '
-      f'not {jax.process_count()}; those of rl.path="fused" have no such limit'
-    )
   if c.staleness:
     raise ValueError(
       f'rl.staleness={c.staleness}: with rl.turns.env={t.env!r} only 0 goes'
@@ -162,6 +157,7 @@ def player(
   *,
   n_samples: int,
   weight: float,
+  mesh: jax.sharding.Mesh | None = None,
 ) -> Player:
   """Builds the player of episodes with the environment of `rl.turns`.
 
@@ -178,6 +174,7 @@ def player(
     decode=tokenizer.decode,
     burst=c.turns.burst,
     routes=c.replay_routes,
+    mesh=mesh,
   )
 
 

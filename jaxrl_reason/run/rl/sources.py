@@ -251,7 +251,7 @@ def make_verifier(c: RL, data: Data, learn: Learner, parts):
   tools = hosted.Pool(c.turns)
   player = hosted.player(
     c, data, learn.model, parts.tokenizer, tools, n_samples=c.samples,
-    weight=c.turns.reward,
+    weight=c.turns.reward, mesh=parts.mesh,
   )  # fmt: skip
 
   def close():
