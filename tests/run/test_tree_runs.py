@@ -1,0 +1,53 @@
+"""Runs whose samples are trees: alone, and with other kinds of sampling."""
+
+import numpy as np
+import pytest
+from test_recipe_features import recipe, rows
+
+from jaxrl_reason.run import train
+
+COIN = dict(reward='random', kwargs=dict(p=0.5))
+TREE = {'rl.samples': 4, 'rl.tree.width': 2, 'rl.algorithm': 'tree_rl'}
+SAMPLER = {'rl.old_logp': 'sampler', 'rl.algorithm': 'dr_grpo'}
+
+
+def planted(**flat):
+  c = recipe(**TREE | flat)
+  c.rl.rewards = dict(answer=COIN)
+  return c
+
+
+def learnt(where, key):
+  return [r[f'train/{key}'] for r in rows(where, key='train/grad_norm')]
+
+
+@pytest.mark.parametrize('columns', [(), (2, 4)])
+def test_both_paths_sample_the_same_trees(tmp_path, columns):
+  found = {}
+  for path in ('fused', 'host'):
+    flat = {'rl.path': path, 'rl.tree.columns': columns}
+    train.run(planted(**flat), tmp_path / path)
+    names = 'reward_mean', 'length_mean', 'loss', 'grad_norm'
+    found[path] = [learnt(tmp_path / path, key) for key in names]
+  assert np.shape(found['fused']) == (4, 6) and min(found['fused'][3]) > 0
+  np.testing.assert_allclose(
+    found['host'], found['fused'], rtol=2e-3, atol=1e-4
+  )
+  assert 0 < min(learnt(tmp_path / 'fused', 'tree/shared'))
+
+
+@pytest.mark.parametrize(
+  'flat',
+  [
+    SAMPLER | {'rl.staleness': 2},
+    {'rl.refill_rounds': 1, 'rl.filter': 'dead_groups'},
+    SAMPLER | {'rl.replay.rows': 8, 'rl.replay.capacity': 16},
+    {'rl.padding': 'shared:2', 'rl.micro_batches': 2},
+    {'rl.extra.groups': 8},
+  ],
+  ids='stale refill replay shared extra'.split(),
+)
+def test_trees_are_trained_on_with(tmp_path, flat):
+  train.run(planted(**flat), tmp_path)
+  norms = learnt(tmp_path, 'grad_norm')
+  assert np.isfinite(norms).all() and max(norms) > 0
