@@ -44,8 +44,9 @@ def test_both_paths_sample_the_same_trees(tmp_path, columns):
     SAMPLER | {'rl.replay.rows': 8, 'rl.replay.capacity': 16},
     {'rl.padding': 'shared:2', 'rl.micro_batches': 2},
     {'rl.extra.groups': 8},
+    {'mesh': (1, 4, 1), 'sampler_mesh': (1, 4, 1)},
   ],
-  ids='stale refill replay shared extra'.split(),
+  ids='stale refill replay shared extra meshes'.split(),
 )
 def test_trees_are_trained_on_with(tmp_path, flat):
   train.run(planted(**flat), tmp_path)
