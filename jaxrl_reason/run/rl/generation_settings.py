@@ -70,9 +70,8 @@ def tree_rules(c: RL, d: Data) -> rules.Rows:
     ),
     (
       c.samples % tree.leaves,
-      f'rl.samples={c.samples}: {key} and {max(len(columns), 1)} forks of a '
-      f'completion make {tree.leaves} leaves of every tree; set it to a '
-      f'multiple of {tree.leaves}',
+      f'rl.samples={c.samples}: a tree of {key} and rl.tree.columns={columns} '
+      f'has {tree.leaves} leaves; set it to a multiple of {tree.leaves}',
     ),
     (
       c.cache_segments not in (1, RL.cache_segments),
