@@ -133,7 +133,7 @@ EXAMPLES = [
     PREFERRED | {'rl.turns.env': 'calculator'},
     "rl.turns.env='calculator' and rl.rewards.preferred cannot be combined",
   ),
-  ({'rl.verdict.by': 'judge'}, "rl.verdict.by='judge': choose"),
+  (JUDGED | {'rl.verdict.by': 'judge'}, "rl.verdict.by='judge'"),
   (
     VERDICT | {'rl.verdict.by': 'teacher'},
     "rl.verdict.by='teacher' has no effect without a reward 'verdict'",
