@@ -128,20 +128,7 @@ def _verdict(judge: loading.Loaded) -> Callable:
   """
   run = judge.run and judge.run.rl.get('verdict')
   texts = VerdictText().to_dict() | (run.to_dict() if run else {})
-  ids = {}
-  for key in own_verdicts.TEXTS:
-    text = texts[key]
-    try:
-      ids[key] = judge.tokenizer.encode(text)
-    except ValueError as e:
-      raise ValueError(f'rl.verdict.{key}={text!r} of {judge.name}: {e}') from e
-    if key != 'ask' and len(ids[key]) != 1:
-      raise ValueError(
-        f'rl.verdict.{key}={text!r} is {len(ids[key])} tokens of {judge.name}, '
-        'and a verdict is one token'
-      )
-  yes, no = ids['yes'][0], ids['no'][0]
-  asks = own_verdicts.Verdicts(judge.model, tuple(ids['ask']), yes, no)
+  asks = own_verdicts.made(texts, judge.model, judge.tokenizer, of=judge.name)
 
   def of(params, rows, room):
     del room

@@ -16,6 +16,7 @@ completions after a hint have no question.
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -31,6 +32,33 @@ TEXTS = 'ask', 'yes', 'no'  # keys of `rl.verdict`
 OTHER_AXES = frozenset(
   'reward_parts teacher_tokens teacher_valid episode hidden'.split()
 )
+
+
+def made(
+  texts: Mapping[str, str], model: Model, tokenizer, *, of: str = '', parts=1
+) -> 'Verdicts':
+  """Encodes the question and its answers.
+
+  Args:
+    texts: by the names in TEXTS.
+    of: name of the model, for errors; parts: see `Verdicts`.
+
+  Raises:
+    ValueError: names the key of a text that the tokenizer cannot encode, or of
+      a verdict that is not one token.
+  """
+  ids, whose = {}, f' of {of}' if of else ''
+  for key in TEXTS:
+    named = f'rl.verdict.{key}={texts[key]!r}'
+    try:
+      ids[key] = tokenizer.encode(texts[key])
+    except ValueError as e:  # a character that the alphabet lacks
+      raise ValueError(f'{named}{whose}: {e}') from e
+    if key != 'ask' and len(ids[key]) != 1:
+      raise ValueError(
+        f'{named} is {len(ids[key])} tokens{whose}; choose a text of one token'
+      )
+  return Verdicts(model, tuple(ids['ask']), ids['yes'][0], ids['no'][0], parts)
 
 
 class Asked(NamedTuple):

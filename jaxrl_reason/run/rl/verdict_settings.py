@@ -9,7 +9,8 @@ from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.config.rl_sections import VerdictText
 from jaxrl_reason.config.unread import changed
 from jaxrl_reason.losses.imitation import VERDICT
-from jaxrl_reason.rollouts.own_verdicts import TEXTS, Verdicts
+from jaxrl_reason.rollouts import own_verdicts
+from jaxrl_reason.rollouts.own_verdicts import Verdicts
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run.rl import chunk_settings as chunks
 from jaxrl_reason.run.rl.teachers import SAME
@@ -33,7 +34,8 @@ def part(
   """
   if not is_on(objective):
     return None
-  made = asks(c, model, tokenizer, c.minibatches * c.micro_batches)
+  texts, parts = c.verdict.to_dict(), c.minibatches * c.micro_batches
+  made = own_verdicts.made(texts, model, tokenizer, parts=parts)
   packed = packing.choose(c, 1)
   longest = d.prompt_len + c.hints.room + d.completion_len + made.columns
   if isinstance(packed, packing.Packing) and packed.length < longest:
@@ -42,24 +44,6 @@ def part(
       f'with the {made.columns} tokens of rl.verdict'
     )
   return made
-
-
-def asks(c: RL, model: Model, tokenizer: Any, parts: int = 1) -> Verdicts:
-  """Builds the question to a model.
-
-  Raises:
-    ValueError: names the key of a text that the tokenizer cannot encode, or of
-      a verdict that is not one token.
-  """
-  texts = c.verdict.to_dict()
-  ids = {k: _encoded(f'rl.verdict.{k}', texts[k], tokenizer) for k in TEXTS}
-  for key in ('yes', 'no'):
-    if len(ids[key]) != 1:
-      raise ValueError(
-        f'rl.verdict.{key}={c.verdict[key]!r} is {len(ids[key])} tokens; '
-        'choose a text of one token'
-      )
-  return Verdicts(model, tuple(ids['ask']), ids['yes'][0], ids['no'][0], parts)
 
 
 def rewards(c: RL) -> bool:
@@ -73,15 +57,10 @@ def with_judge(views: Views, c: RL, learn: Learner, tokenizer: Any) -> Views:
     return views
   taught = c.verdict.by == 'teacher'
   model = learn.teacher.model if taught else learn.model
-  verdict = asks(c, model, tokenizer).probability
-  return dataclasses.replace(views, verdict=verdict, asks_teacher=taught)
-
-
-def _encoded(key: str, text: str, tokenizer: Any) -> list[int]:
-  try:
-    return tokenizer.encode(text)
-  except ValueError as e:  # a character that the alphabet lacks
-    raise ValueError(f'{key}={text!r}: {e}') from e
+  asks = own_verdicts.made(c.verdict.to_dict(), model, tokenizer)
+  return dataclasses.replace(
+    views, verdict=asks.probability, asks_teacher=taught
+  )
 
 
 def verdict_rules(c: RL, d: Data, objective: losses.Objective) -> rules.Rows:
