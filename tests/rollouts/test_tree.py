@@ -130,7 +130,7 @@ def test_rows_fork_before_the_tokens_of_the_columns():
 
 
 def test_rows_fork_before_the_token_with_the_highest_entropy():
-  """Of one row that forks: its second child differs from that token on."""
+  """The second child of a row has other nodes from that token on."""
   model, params, out = _sampled('entropy')
   tokens, valid = _prompts()
   keys = dict(n_samples=G, max_new=C, entropy=True)
