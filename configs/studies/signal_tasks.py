@@ -1,8 +1,9 @@
-"""Defines chained arithmetic whose solutions have errors, for studies.
+"""Defines variants of chained arithmetic for studies of training signals.
 
 Worker processes import this file, so it must not import jax.
 """
 
+import dataclasses
 import math
 import re
 
@@ -38,14 +39,54 @@ def written(rng, *, errors, **chain):
   return example | {'solution': solution, 'meta': meta, 'task': 'written'}
 
 
-TASK = arithmetic.TASK
-tasks.TASKS['written'] = problem.Task(
-  name='written',
-  generate=written,
-  check=TASK.check,
-  knobs=TASK.knobs | {'errors': 0.15},
-  harder=TASK.harder,
-  alphabet=TASK.alphabet,
-  answer_chars=TASK.answer_chars,
-  kernel=TASK.kernel,
-)
+def confident(rng, **chain):
+  """Returns a problem whose solution states a confidence from 0.1 to 0.9, which
+  is drawn at random.
+  """
+  example = arithmetic.generate(rng, **chain)
+  if example is None:
+    return None
+  steps, marker, answer = example['solution'].partition(problem.MARKER)
+  stated = f' confidence=.{problem.between(rng, 1, 9)}'
+  solution = steps + stated + marker + answer
+  return example | {'solution': solution, 'task': 'confident'}
+
+
+def shown(rng, *, shown, **chain):
+  """Returns a problem. With the probability `shown`, its prompt contains the
+  solution, and then `:`.
+  """
+  example = arithmetic.generate(rng, **chain)
+  if example is None:
+    return None
+  prompt = example['prompt']
+  if rng.random() < shown:
+    prompt += example['solution'] + ':'
+  return example | {'prompt': prompt, 'task': 'shown'}
+
+
+def problem_of(example):
+  """Returns the problem of a prompt that may contain its solution."""
+  return example['prompt'].partition('=')[0]
+
+
+def _register(generate, knobs: dict, characters: str = '', **changes) -> None:
+  """Registers a variant under the name of its generator.
+
+  Args:
+    knobs: of the variant alone; characters: that solutions have in addition.
+  """
+  variant = dataclasses.replace(
+    arithmetic.TASK,
+    name=generate.__name__,
+    generate=generate,
+    knobs=arithmetic.TASK.knobs | knobs,
+    alphabet=arithmetic.TASK.alphabet + characters,
+    **changes,
+  )
+  tasks.TASKS[variant.name] = variant
+
+
+_register(written, {'errors': 0.15})
+_register(confident, {}, ''.join(sorted({*'confidence.'})))
+_register(shown, {'shown': 0.0}, ':', identity=problem_of)

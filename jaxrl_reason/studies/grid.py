@@ -70,6 +70,8 @@ class Study:
     first_seed: the lowest seed.
     old: sources of the data. `old/pass@1` is the mean of their accuracies. Its
       gain is below 0 if a run forgets them.
+    smoke: {dotted key: value} of the smoke version, for criteria whose metric a
+      model after two steps of a warm start does not have.
   """
 
   recipe: ml_collections.ConfigDict | Run
@@ -84,6 +86,7 @@ class Study:
   tuning: Tuning | None = None
   first_seed: int = 0
   old: Sequence[str] = ()
+  smoke: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def base(self) -> str:
@@ -152,6 +155,7 @@ def smoke(study: Study) -> Study:
   # As many samples: claims name pass@k.
   evaluation = {k: study.recipe.eval[k] for k in ('samples', 'batch')}
   config.eval.update(evaluation, problems=4)
+  config.update_from_flattened_dict(study.smoke)
   return dataclasses.replace(study, recipe=config, seeds=2, tuning=None)
 
 

@@ -86,6 +86,16 @@ def test_a_study_has_claims_that_its_smoke_version_keeps(path):
     grid.load(f'{path}:smok')
 
 
+def test_a_study_changes_keys_of_its_smoke_version_alone():
+  c = tiny_recipe.get_config()
+  steps = c.sft.steps
+  study = Study(c, {'one': {}}, smoke={'sft.steps': 7, 'eval.problems': 3})
+  small = grid.smoke(study)
+  assert (small.recipe.sft.steps, small.recipe.eval.problems) == (7, 3)
+  assert grid.smoke(Study(c, {'one': {}})).recipe.sft.steps == 2
+  assert study.recipe.sft.steps == steps
+
+
 # Studies of docs/evidence.md that take 5 to 20 s of a core.
 EVERY_TIME = ('length', 'overtaking', 'tokens')
 
