@@ -1,8 +1,10 @@
 """Runs the code of documentation pages unchanged."""
 
+import http.server
 import json
 import re
 import sys
+import threading
 
 import pytest
 from paths import ROOT
@@ -10,6 +12,7 @@ from paths import ROOT
 from jaxrl_reason import envs
 from jaxrl_reason.run import train
 from jaxrl_reason.verifiers import resolve, tasks
+from jaxrl_reason.verifiers.judges import pairwise
 
 
 def blocks(page: str) -> dict[str, str]:
@@ -106,3 +109,35 @@ def test_an_own_loop_learns(folder):
 
   first, last = own_loop.curve[:5], own_loop.curve[-5:]
   assert sum(first) / 5 < 1 and sum(last) / 5 > 1.8
+
+
+def test_a_judge_by_rules_serves_comparisons(tmp_path, monkeypatch):
+  """The better answer wins in both orders; equally good ones are even."""
+  (code,) = blocks('judges.md').values()
+  (tmp_path / 'rule_judge.py').write_text(code)
+  monkeypatch.syspath_prepend(str(tmp_path))
+  import rule_judge
+
+  address = ('127.0.0.1', 0)
+  server = http.server.ThreadingHTTPServer(address, rule_judge.RuleJudge)
+  thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+  thread.start()
+  url = f'http://127.0.0.1:{server.server_port}/v1'
+  texts = ['3 2#4', '1 5#6', '0 0#0']  # 3 * 6 - 2 * 3 % 7 = 6
+  try:
+    scores = [
+      pairwise.reward(
+        text,
+        {'prompt': '3*6-2*3%7=', 'others': others},
+        url=url,
+        model='rules',
+        part='all',
+      ).score
+      for text, others in zip(texts, pairwise.others(texts))
+    ]
+  finally:
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    sys.modules.pop('rule_judge')
+  assert scores == [0.25, 1.0, 0.25]
