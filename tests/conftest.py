@@ -45,6 +45,7 @@ from absl import logging
 from small import small_model
 
 from jaxrl_reason import sharding
+from jaxrl_reason.run.process import memory_maps
 
 # Tracing makes objects by the million. With Python's default thresholds, the
 # garbage collector takes 6 % of a test's time.
@@ -56,8 +57,6 @@ def pytest_unconfigure(config):
   if not hasattr(config, 'workerinput'):
     shutil.rmtree(os.environ['JAX_COMPILATION_CACHE_DIR'], ignore_errors=True)
 
-
-MOST_MAPS = 20_000
 
 # Files of a minute or more of CPU time run first: the last file is then short,
 # and no worker waits long for the other.
@@ -115,16 +114,9 @@ def mesh_devices(request):
 
 @pytest.fixture(scope='module', autouse=True)
 def few_programs():
-  """Frees compiled programs after a file, if they have many memory maps.
-
-  Linux allows a process 65,530 maps. A program has several, and beyond that
-  number the compiler ends the process with a segmentation fault.
-  """
+  """Frees compiled programs after a file, if they have many memory maps."""
   yield
-  maps = pathlib.Path('/proc/self/maps')
-  if maps.exists() and maps.read_bytes().count(b'\n') > MOST_MAPS:
-    jax.clear_caches()
-    gc.collect()
+  memory_maps.free_programs()
 
 
 @pytest.fixture(scope='session', autouse=True)

@@ -18,7 +18,7 @@ from jaxrl_reason.config import Run, leaves
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.run import train
 from jaxrl_reason.run.checks import config_checks
-from jaxrl_reason.run.process import identity
+from jaxrl_reason.run.process import identity, memory_maps
 from jaxrl_reason.run.records import events
 from jaxrl_reason.studies import grid, pages, together, traced
 from jaxrl_reason.studies import results as outcome
@@ -139,6 +139,7 @@ def _warmed(config: Run, folder: pathlib.Path, say) -> bool:
   """Trains the warm start if it is missing; returns whether it is complete."""
   if events.last_end(folder) == 'finished':
     return True
+  memory_maps.free_programs()
   say(f'warm start {folder.name}')
   return train.run(config, folder) is not None
 
@@ -187,6 +188,7 @@ def _run_group(group: Sequence[Cell], out: pathlib.Path, say) -> bool:
   """Runs cells of one program; returns whether they are done."""
   names = list(dict.fromkeys(c.setting for c in group))
   folders = [_folder(out, c) for c in group]
+  memory_maps.free_programs()
   say(f'{", ".join(names)}: {len(group)} runs')
   if len(group) > 1:
     configs = [c.config for c in group]

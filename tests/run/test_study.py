@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 import tiny_recipe
@@ -24,6 +25,7 @@ from jaxrl_reason.checkpoints import other_run
 from jaxrl_reason.reports import metrics_file
 from jaxrl_reason.run import train
 from jaxrl_reason.run.evaluator import Evaluator
+from jaxrl_reason.run.process import memory_maps
 from jaxrl_reason.run.records import events
 from jaxrl_reason.studies import fits, grid, options, traced, verdicts
 from jaxrl_reason.studies import results as outcome
@@ -206,6 +208,28 @@ def test_only_missing_cells_are_run(tmp_path, monkeypatch):
   with pytest.raises(ZeroDivisionError):
     session.run(both, tmp_path, quiet)
   assert ran[2] == ['other--s0', 'wild--s0']
+
+
+def test_programs_are_freed_before_maps_run_out(tmp_path, monkeypatch):
+  """Every warm start and every program of a study begins with few maps."""
+  counts = []  # of the programs in memory
+
+  def trained(config, folder):
+    counts.append(double._cache_size())
+    double(1.0)
+    folder.mkdir(parents=True)
+    events.note(epath.Path(folder), 'end', how='finished')
+    return True
+
+  double = jax.jit(lambda x: 2 * x)
+  monkeypatch.setattr(session.train, 'run', trained)
+  monkeypatch.setattr(session.outcome, 'of', lambda *_: 1 / 0)
+  for most, folder in (0, 'few'), (10**6, 'many'):
+    monkeypatch.setattr(memory_maps, 'MOST', most)
+    settings = {'one': {}, 'two': {'rl.samples': 8}}
+    with pytest.raises(ZeroDivisionError):  # all runs are over by then
+      session.run(study(settings=settings), tmp_path / folder, quiet)
+  assert counts == [0, 0, 0, 1, 1, 1]  # a warm start and two programs
 
 
 def command(out, *more):

@@ -1,0 +1,26 @@
+"""Frees compiled programs before the process has too many memory maps.
+
+Linux allows a process 65,530 maps (`vm.max_map_count`). A compiled program of a
+CPU has many: a short run leaves 1,500. Beyond the limit the compiler ends the
+process, by "Unable to allocate section memory" or a segmentation fault, with
+any amount of free memory.
+"""
+
+import gc
+import pathlib
+
+import jax
+
+MAPS = pathlib.Path('/proc/self/maps')  # Linux has it
+MOST = 20_000
+
+
+def free_programs() -> None:
+  """Frees compiled programs if the process has more than `MOST` memory maps.
+
+  Programs that are used again are compiled again, or read from the compilation
+  cache on the disk.
+  """
+  if MAPS.exists() and MAPS.read_bytes().count(b'\n') > MOST:
+    jax.clear_caches()
+    gc.collect()
