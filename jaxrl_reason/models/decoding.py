@@ -19,6 +19,7 @@ from jaxrl_reason.models.config import DELTA, Config
 from jaxrl_reason.models.parts import (
   attention,
   cached,
+  cached_cudnn,
   delta,
   exact_layers,
   latent,
@@ -254,8 +255,7 @@ def prefill(
   Returns:
     (hidden of the last token [B,D], Cache for B*n_samples rows).
   """
-  length = tokens.shape[1]
-  (kind,) = c.prefill_sizes
+  length, (kind,) = tokens.shape[1], c.prefill_sizes
   last, kv, routes = PREFILLS[kind](params, c, tokens, valid, length + max_new)
   rows = tokens.shape[0] * n_samples
   by_kernel = cached.pays(c, rows, max_new)
@@ -301,7 +301,9 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
   x = sharding.rows(blocks.embed(params, c, tokens))
   how = dict(scale=c.score_scale, cap=c.attention_cap)
   read = cached.NUMERICS[c.numerics]
-  if cache.by_kernel and tokens.ndim == 1:
+  if tokens.ndim == 1 and cached_cudnn.fits(c):
+    read = cached_cudnn.attend
+  elif tokens.ndim == 1 and cache.by_kernel:
     read = cached.by_kernel
 
   def layer(x, i, p, prompt, own, at=None):

@@ -98,6 +98,7 @@ class _UnderWay:
   Attributes:
     outs: Rollouts of the pieces; best: the greedy one, or None.
     drawn_by: (root, step), which determine the noise.
+    pieces: number of pieces of the round, of which `outs` has the first.
     ids: of this process's problems, after they are read.
     futures: of the verdicts of the pieces, after they are submitted.
     best_future, demo_future: of the greedy completions and of the reference
@@ -108,6 +109,7 @@ class _UnderWay:
   outs: list[Rollout]
   best: Rollout | None
   drawn_by: tuple
+  pieces: int
   ids: np.ndarray | None = None
   futures: list = dataclasses.field(default_factory=list)
   best_future: Any = None
@@ -161,9 +163,18 @@ class HostSource:
     self._failed = 0  # consecutive problems on which the reward raised
 
   def start(
-    self, params, step, version, asked: Asked, root=None, sampling=None
+    self,
+    params,
+    step,
+    version,
+    asked: Asked,
+    root=None,
+    sampling=None,
+    control=None,
+    early: bool = False,
   ) -> None:
-    """Queues the generation of a round; returns at once.
+    """Queues the generation of a round; returns at once, except on a GPU, where
+    a loop whose end depends on its tokens is queued step by step.
 
     Piece i has prompts i, i + pieces, ..., so every device has its share. Row
     ids are those of the whole round, so the split changes no sample.
@@ -172,6 +183,8 @@ class HostSource:
       step: i32 [], of the run, that the samples are for.
       version: i32 [], updates behind `params`; fewer than `step` when ahead.
       root: replaces the run's key; sampling: replaces its settings.
+      control: as for `submit`.
+      early: submit every piece before the next is queued.
     """
     root = self.root if root is None else root
     sampling = self.sampling if sampling is None else sampling
@@ -179,8 +192,10 @@ class HostSource:
     b = len(prompts.tokens)
     ids = np.arange(b * g, dtype=np.int32).reshape(-1, g)
     pieces = self.pieces if b % self.pieces == 0 else 1
-    batch = _UnderWay(asked, [], None, (root, step))
+    batch = _UnderWay(asked, [], None, (root, step), pieces)
     for i in range(pieces):
+      if early:
+        self._submit_pieces(batch, control)
       piece = trees.take(prompts, slice(i, None, pieces))
       rows = ids[i::pieces].reshape(-1)
       how = root, step, sampling, self.stop, rows, version
@@ -210,15 +225,8 @@ class HostSource:
       (prompts, Rollouts of the pieces), on the device.
     """
     batch = self._under_way[0]
-    examples, pieces = self._problems(batch), len(batch.outs)
-    state = {k: float(v) for k, v in progress.of(control).items()}
-    if state:
-      examples = [example | {'state': state} for example in examples]
-    noise = self.draws and self._noise(batch, 'views', self.n_samples)
-    for i, out in enumerate(batch.outs):
-      piece = slice(i, None, pieces)
-      cases = self._cases(out, examples[piece], noise and noise[piece])
-      batch.futures.append(self.pool.submit(cases))
+    examples = self._submit_pieces(batch, control)
+    noise = None
     if self.draws and (batch.best is not None or self.demos):
       noise = self._noise(batch, 'greedy views', 1)
     if batch.best is not None:
@@ -229,6 +237,23 @@ class HostSource:
       cases = self._of_texts(texts, examples, noise)
       batch.demo_future = self.pool.submit(cases)
     return batch.asked.prompts, batch.outs
+
+  def _submit_pieces(self, batch: _UnderWay, control) -> list[dict]:
+    """Submits the pieces that are queued and not yet submitted.
+
+    Returns:
+      The problems [b] of this process, as rewards read them.
+    """
+    examples = self._problems(batch)
+    state = {k: float(v) for k, v in progress.of(control).items()}
+    if state:
+      examples = [example | {'state': state} for example in examples]
+    noise = self.draws and self._noise(batch, 'views', self.n_samples)
+    for i in range(len(batch.futures), len(batch.outs)):
+      piece, out = slice(i, None, batch.pieces), batch.outs[i]
+      cases = self._cases(out, examples[piece], noise and noise[piece])
+      batch.futures.append(self.pool.submit(cases))
+    return examples
 
   def piece(self, i: int) -> Reward:
     """Waits for the verdicts of piece i of the oldest round, on all hosts."""

@@ -1,13 +1,14 @@
-"""The kernel's attention to a cache equals the einsum's."""
+"""The kernels' attention to a cache equals the einsum's."""
 
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_reason.models.parts import cached, stored
+from jaxrl_reason.models.parts import cached, cached_cudnn, stored
 
 B, I, K, G, H, P, R, LAYERS = 2, 3, 2, 4, 16, 20, 300, 3
 S = B * I
@@ -59,3 +60,38 @@ def test_the_kernel_is_the_einsum(dtype, kept, by_row, special):
   np.testing.assert_allclose(got, want, atol=2e-6)
   other = by(False, jnp.int32(1))
   assert np.abs(got - other).max() > 0.1
+
+
+def plain_kernel(q, keys, values, seen):
+  """Computes `cached_cudnn.kernel` with the shapes that cuDNN takes."""
+  assert q.shape[1] % 2 == 0 and keys.shape[1] % 2 == 0
+  assert seen.shape[1:] == (1, q.shape[1], keys.shape[1])
+  scores = jnp.einsum('nmkh,ntkh->nkmt', q, keys)
+  scores = jnp.where(seen, scores, -1e30)
+  out = jnp.einsum('nkmt,ntkh->nmkh', jax.nn.softmax(scores), values)
+  return out, jax.nn.logsumexp(scores, axis=-1)
+
+
+@pytest.mark.parametrize('by_row', [False, True])
+@pytest.mark.parametrize('group, cut', [(4, 0), (3, 1)])
+def test_the_calls_of_cudnn_are_the_einsum(group, cut, by_row):
+  """Also with odd numbers of heads in a group, and of columns."""
+  q = normal(0, S, K * group, H)
+  prompt, own = entry(1, B, P - cut), entry(5, S, R - cut)
+  seen, seen_own = masks(by_row, 131)
+  args = q, prompt, own, jnp.int32(2), seen[..., cut:], seen_own[..., : R - cut]
+  want = cached.attend(*args, scale=0.3)
+  got = cached_cudnn.attend(*args, scale=0.3, cap=0.0, kernel=plain_kernel)
+  np.testing.assert_allclose(got, want, atol=2e-6)
+
+
+def test_jax_has_the_function_of_cudnn():
+  """It is no public function of jax, so that another version may not have it.
+  The call is checked here, since no test has a GPU.
+  """
+  from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+  known = inspect.signature(cudnn.dot_product_attention)
+  how = dict(mask='mask', scale=1.0, return_residual=True)
+  known.bind('query', 'key', 'value', **how)
+  assert known.parameters['qkv_layout'].default == 'BTNH'

@@ -6,12 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import exact_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 from paths import ROOT
 from small import small_config
 
@@ -22,6 +24,8 @@ from jaxrl_reason.models.parts import (
   fixed_point,
   stored,
 )
+from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.update import scoring
 
 
 def normal(seed, *shape):
@@ -139,6 +143,50 @@ def test_one_row_and_64_rows_have_no_gap(prompts, samples, parts):
   """The trainer computes 64 sampled rows one by one."""
   wrong, n = differences({}, parts, shape=(prompts, samples))
   assert wrong == 0 and n >= prompts * samples
+
+
+def plain_roundings(jaxpr):
+  """Yields the equations that round f32 to bfloat16 in a way that a compiler
+  may leave out (`fixed_point.to`).
+  """
+  made = {}
+  for equation in jaxpr.eqns:
+    name = equation.params.get('name', equation.primitive.name)
+    made |= dict.fromkeys(equation.outvars, name)
+    if equation.primitive.name == 'convert_element_type':
+      (x,), (y,) = equation.invars, equation.outvars
+      narrower = (x.aval.dtype, y.aval.dtype) == (jnp.float32, jnp.bfloat16)
+      if narrower and made.get(x) not in ('reduce_precision', 'round'):
+        yield equation
+    for inner in jaxprs_in_params(equation.params):
+      yield from plain_roundings(inner)
+
+
+@pytest.mark.parametrize('family', exact_cases.FAMILIES)
+def test_no_compiler_may_leave_out_a_rounding(family):
+  """On a GPU, it left out the rounding of a router's bias in a loop over layers
+  and not elsewhere.
+  """
+  _, model, params = exact_cases.model_of(family)
+  sampling = Sampling.fixed(1.0, 0, 1.0, 0.0)
+  rows = exact_cases.Sampled(
+    jnp.ones((8, 16), int), jnp.ones((8, 16), bool), jnp.ones(8), None, None
+  )
+
+  def sampled(params):
+    how = dict(n_samples=2, max_new=4)
+    tokens, key = jnp.ones((4, 8), int), jax.random.key(0)
+    given = tokens, tokens > 0, key, sampling, jnp.asarray([0, 1])
+    return sampler.generate(model, params, *given, **how).logp
+
+  def scored(params):
+    learner = SimpleNamespace(
+      model=model, packing=None, columns=dict(start=8, chunk=0)
+    )
+    return scoring.scores(learner, params, rows, sampling, 1)[0]
+
+  for f in (sampled, scored):
+    assert not list(plain_roundings(jax.make_jaxpr(f)(params).jaxpr))
 
 
 def test_training_reads_keys_that_are_rounded_as_in_an_int8_cache():

@@ -3,6 +3,7 @@
 import concurrent.futures
 import functools
 import itertools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import host
 from jaxrl_reason.rollouts.fused import FusedSource, Generation, key_of
+from jaxrl_reason.run.rl import host_step as host_step_lib
 from jaxrl_reason.run.rl import programs
 from jaxrl_reason.run.rl.host_step import HostStep
 from jaxrl_reason.update import step as step_lib
@@ -101,6 +103,30 @@ def test_host_and_fused_give_the_same_update(parts):
   # The next step samples anew and can tell how long this update took.
   _, _, timing, _ = step(got)
   assert 'update_s' in timing
+
+
+@pytest.mark.parametrize('platform', ['gpu', 'tpu'])
+def test_a_piece_is_verified_while_the_next_is_sampled(monkeypatch, platform):
+  """On a GPU, the call that queues sampling returns when it is almost done."""
+  here = types.SimpleNamespace(platform=lambda: platform)
+  monkeypatch.setattr(host_step_lib, 'sharding', here)
+  learner, order = L.learner(), []
+  step, pool = host_step(learner)
+
+  def recorded(name, f):
+    return lambda *args: order.append(name) or f(*args)
+
+  step.source.generate = recorded('sample', step.source.generate)
+  pool.submit = recorded('verify', pool.submit)
+  got, _, timing, _ = step(jax.tree.map(jnp.copy, L.state(learner)))
+  pairs = {'gpu': ['sample', 'verify'] * 2, 'tpu': ['sample'] * 2}
+  assert order[: len(pairs[platform])] == pairs[platform]
+  assert sorted(order) == ['sample'] * 2 + ['verify'] * 2
+  fused = jax.jit(lambda s, p: L.fused(learner, s, p))
+  L.assert_close(got, fused(L.state(learner), L.prompts())[0])
+  assert 'update_s' not in timing
+  _, _, timing, _ = step(got)
+  assert timing['update_s'] > 0 and timing['rollout_s'] > 0
 
 
 def test_the_samplers_log_probs_serve_as_old_ones():

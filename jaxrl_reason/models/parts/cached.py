@@ -1,4 +1,5 @@
-"""Attention of new tokens to a key-value cache (`attend`).
+"""Attention of new tokens to a key-value cache (`attend`; on a GPU
+`cached_cudnn`).
 
 On TPU a Pallas kernel goes over blocks of columns. Scores and their sums stay
 in on-chip memory, only blocks that some row attends to are read, and an int8

@@ -67,7 +67,7 @@ def route(x, p: dict, c, routes=None):
   # and a rounded score would choose another expert.
   scores = c.ops.scores(x, p['router'])
   if 'router_bias' in p:
-    scores = scores + p['router_bias'].astype(x.dtype)
+    scores = scores + c.ops.to(p['router_bias'], x.dtype)
   one_by_one = c.router == 'sigmoid'
   probs = (c.ops.sigmoid if one_by_one else c.ops.probabilities)(scores)
   best = _best(probs, p.get('choice_bias'), c)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl_reason import trees
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Prompts, TrainState, Trajectories
 from jaxrl_reason.rollouts import rounds
 from jaxrl_reason.rollouts.host import Answered, Asked, HostSource
@@ -92,12 +92,16 @@ class HostStep:
   # --- one round -----------------------------------------------------------
 
   def _step(self, state: TrainState, more: bool) -> Made:
-    source, begun = self.source, time.monotonic()
-    stale = source.started > 0
+    source, stale = self.source, self.source.started > 0
+    # On a GPU, the call that queues sampling returns when it is almost done.
+    blocks = sharding.platform() == 'gpu'
+    seconds = self._updated() if blocks else {}
+    begun = time.monotonic()
     if not stale:
-      self._begin(state, state.step)
-    seconds = wait_for_update(self._updating)
-    begun = time.monotonic() if seconds else begun
+      self._begin(state, state.step, early=blocks)
+    waited = self._updated()
+    begun = time.monotonic() if waited else begun
+    seconds |= waited
     prompts, outs = source.submit(state.control)
     generated = time.monotonic()
     if self.ahead and more:
@@ -118,24 +122,33 @@ class HostStep:
     self._updating = metrics, verified
     return Made(state, metrics, seconds, [answered])
 
-  def _begin(self, state: TrainState, step: jax.Array) -> None:
-    """Starts the round of a step, sampled with the current parameters."""
+  def _updated(self) -> dict[str, float]:
+    """Calls `wait_for_update`, once for each update."""
+    updating, self._updating = self._updating, None
+    return wait_for_update(updating)
+
+  def _begin(self, state: TrainState, step: jax.Array, early=False) -> None:
+    """Starts the round of a step, sampled with the current parameters.
+
+    Args:
+      early: for `HostSource.start`.
+    """
     asked = self.questions(state.control, step)
     for kind in reversed(self.kinds):
       prompts = self._ask(kind, state.control, (), asked.prompts, 0)
       asked = asked._replace(prompts=prompts)
-    self._start(state, asked, self.source.root, step)
+    self._start(state, asked, self.source.root, step, early)
 
-  def _start(self, state: TrainState, asked: Asked, root, step) -> None:
+  def _start(self, state, asked: Asked, root, step, early=False) -> None:
     chain = self.learner.chain
     sampling = chain.sampling(state.control, self.source.sampling)
     given = state.params, step, state.step, asked, root, sampling
-    self.source.start(*given)
+    self.source.start(*given, state.control, early=early)
 
   # --- several rounds ------------------------------------------------------
 
   def _rounds(self, state: TrainState) -> Made:
-    seconds = wait_for_update(self._updating)
+    seconds = self._updated()
     asked, source = self.questions(state.control, state.step), self.source
     step = _Collected(state, asked.problem)
     found = self._collect(step, len(self.kinds) - 1, asked.prompts, source.root)
