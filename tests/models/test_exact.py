@@ -17,8 +17,11 @@ from jax.extend.core import jaxprs_in_params
 from paths import ROOT
 from small import small_config
 
+from jaxrl_reason import sharding
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models.parts import (
+  attention,
+  blocked,
   exact_attention,
   exact_layers,
   fixed_point,
@@ -115,6 +118,55 @@ def test_the_softmax_is_exact_for_many_small_numbers():
   np.testing.assert_allclose(p, jax.nn.softmax(x), rtol=1e-3)
   g = jax.grad(lambda x: fixed_point.logsumexp(x).sum())(x)
   np.testing.assert_allclose(g, jax.nn.softmax(x), rtol=1e-3)
+
+
+def attended(start, *, gradient=False):
+  """Computes exact attention of two left-padded rows of 150 tokens, with a
+  window of 90, from column `start` on.
+  """
+  c = small_config(numerics='exact', dtype='bfloat16')
+  q, (k, v) = normal(5, 2, 150, 4, 12), normal(6, 2, 2, 150, 2, 12)
+  rows = attention.describe(jnp.arange(150) >= jnp.asarray([[5], [60]]))
+  real = (rows.segments > 0)[:, start:, None, None]
+
+  @jax.jit
+  def f(*heads):
+    q, *kv = (x.astype(c.dtype) for x in heads)
+    attend = attention.make(rows, c, (90,), start)
+    out = attend(q[:, start:], *kv, 0).astype('float32')
+    return jnp.where(real, out, 0)
+
+  if gradient:
+    return jax.grad(lambda *x: (f(*x) * q[:, start:]).sum(), (0, 1, 2))(q, k, v)
+  return f(q, k, v)
+
+
+@pytest.mark.parametrize('start', [0, 40])
+def test_attention_in_loops_over_blocks_equals_attention_at_once(
+  monkeypatch, start
+):
+  """In two loops, the last block of which is shorter, and without loops."""
+  want = attended(start)
+  assert len(blocked.loops(150 - start)[0]) == 1
+  monkeypatch.setattr(blocked, 'QUERIES', 32)
+  assert [len(x) for x in blocked.loops(150 - start)] in ([3, 2], [2, 2])
+  np.testing.assert_array_equal(attended(start), want)
+
+
+def test_gradients_on_a_tpu_are_those_of_its_kernel(monkeypatch):
+  """Splash does not write scores to memory."""
+  c = small_config(numerics='exact', dtype='bfloat16')
+  long, short = (attention.describe(jnp.ones((2, n), bool)) for n in (129, 128))
+  want = attended(40, gradient=True)
+  monkeypatch.setattr(attention, '_of_gradients', lambda *_: attention._splash)
+  for got, expected in zip(attended(40, gradient=True), want):
+    scale = jnp.abs(expected).max()
+    np.testing.assert_allclose(got / scale, expected / scale, atol=0.02)
+  monkeypatch.undo()
+  assert attention._of_gradients(c, long) is attention._blocked
+  monkeypatch.setattr(sharding, 'platform', lambda: 'tpu')
+  assert attention._of_gradients(c, long) is attention._splash
+  assert attention._of_gradients(c, short) is attention._blocked
 
 
 def differences(how, parts=1, **settings):

@@ -10,10 +10,8 @@ from described_tpu import printed
 
 from jaxrl_reason.planning import hlo, matrix_products
 
-# Tokens of a prompt, of a completion and of a row; no other size is one of
-# these, and only heads are H wide.
+# Tokens of a prompt and of a completion, and the width of a head.
 P, C, H = 16, 24, 64
-COLUMNS = P, C, P + C
 COMPILE = """
 import jax, jax.numpy as jnp
 from exact_cases import Sampled
@@ -102,31 +100,48 @@ def inexact(found) -> list[str]:
   return out
 
 
+# Terms of a chip's products with weights: q, k, v, gate, up; o; down.
+WEIGHTS = {256: 5, 128: 1, 192: 1}
+
+
+def once(terms: int) -> collections.Counter:
+  """Counts the products of two digits each, by their terms, if each digit of
+  the larger factor is read once.
+  """
+  return collections.Counter({terms: 2})
+
+
+def by_level(terms: int, digits: int = 2) -> collections.Counter:
+  """Counts the products if each level is one product of stacked digits."""
+  return collections.Counter({terms: 1, 2 * terms: digits - 1})
+
+
+def added(*counts) -> collections.Counter:
+  return sum(counts, collections.Counter())
+
+
 @pytest.mark.tpu_compile
 def test_sampler_and_trainer_have_the_same_products(tmp_path):
   """On four chips, sharded by rows, weights and heads: products of int8 digits
-  with int32 sums, equally many of each length, and no other sums. Sums over
-  keys are longer in training; there are as many for each array of keys.
-
-  Two digits of each factor have three products, or two if the digits of the
-  smaller factor are stacked; with three digits, five or two.
+  with int32 sums, as many for each weight as two digits need, and no other
+  sums. Weights of attention have three digits.
   """
-  found, rest = programs(tmp_path), {}
-  for part, columns in ('sample', P), ('decode', P + C), ('train', P + C):
+  found = programs(tmp_path)
+  of_weights = {
+    f: added(*(f(n) for n, times in WEIGHTS.items() for _ in range(times)))
+    for f in (once, by_level)
+  }
+  of_caches = [once(n) for n in (H, H, P, C)]
+  wanted = {
+    'sample': [of_weights[once], by_level(H), once(P)],
+    'decode': [of_weights[once], *of_caches],
+    'train': [of_weights[by_level], by_level(H), by_level(P + C, 3)],
+  }
+  for part, expected in wanted.items():
     assert not inexact(found[part])
     of = products(found[part])
     dtypes, sums, terms = map(set, zip(*of))
     assert dtypes == {'s8*s8'} and sums == {'s32'}
     assert max(terms) * 64 * 127 < 2**31
-    of = {k[2]: n for k, n in of.items()}
-    over_keys = {n: of.pop(n) for n in COLUMNS if n in of}
-    assert sum(over_keys) == columns and set(over_keys.values()) <= {2, 5}
-    assert of.pop(H) in (2 * len(over_keys), 3 * len(over_keys))  # scores
-    rest[part] = of
-  assert rest['sample'] == rest['decode']
-  # q, k, v, gate, up; and the head, whose digits are larger than the rows.
-  assert rest['decode'].pop(256) == 2 * 6
-  assert rest['train'].pop(256) == 3 * 5 + 2
-  assert {k: n * 3 for k, n in rest['decode'].items()} == {
-    k: n * 2 for k, n in rest['train'].items()
-  }
+    head = once(256)
+    assert {k[2]: n for k, n in of.items()} == added(head, *expected)

@@ -3,6 +3,7 @@
   python tools/benchmarks/exact.py [--width=256 --layers=4] [--repeats=7]
   python tools/benchmarks/exact.py --topologies=v5e:4x4,v5p:2x2x4
     [--models=qwen2.5-0.5b,qwen3-8b] [--mesh=1,16,1] [--phases=generate,update]
+    [--depth=2]
 
 On this machine: CPU seconds and wall seconds of sampling, scoring and the
 gradient, medians of alternated repeats in one process. With topologies, phases
@@ -47,6 +48,7 @@ def arguments() -> argparse.Namespace:
   parser.add_argument('--models', default='qwen2.5-0.5b,qwen3-8b')
   parser.add_argument('--mesh', default='1,16,1', help='data,fsdp,tensor')
   parser.add_argument('--phases', default='generate,update', help='of plan')
+  parser.add_argument('--depth', type=int, default=0, help='layers; 0: all')
   return parser.parse_args()
 
 
@@ -131,7 +133,7 @@ def planned(a: argparse.Namespace, topology: str, model: str) -> None:
         model=model,
         say=lambda text: None,
       )
-      (facts[n],) = plan.facts_of(plan.parts(plan.config), (phase,))
+      (facts[n],) = plan.facts_of(plan.parts(plan.config, a.depth), (phase,))
       facts[n]['compiled'] = time.monotonic() - start
     one, other = (facts[n] for n in NUMERICS)
     keys = 'step_seconds', 'flops', 'bytes', 'compiled'

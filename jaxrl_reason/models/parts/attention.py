@@ -150,35 +150,46 @@ def _blocked(
   return blocked.attention(rows, how, scale=scale)
 
 
+def _columns_of(x: jax.Array, first: Any, size: int) -> jax.Array:
+  """Returns `size` columns of x [N,T,...]; first may be traced."""
+  if isinstance(first, int):
+    return x[:, first : first + size]
+  return jax.lax.dynamic_slice_in_dim(x, first, size, axis=1)
+
+
 def _exact(
-  rows: Rows, windows, start: int, *, scale: float, cap: float, cache_dtype: str
+  rows: Rows, windows, start: int, fast: Callable, cache_dtype: str, **how
 ) -> Callable:
-  """Builds exact attention by blocks of queries, with the gradient of the
-  kernels einsum and blocked at keys and values that are rounded as in a cache.
+  """Builds exact attention in loops over blocks of queries, with the gradient
+  of another kernel at keys and values that are rounded as in a cache.
+
+  Args:
+    fast: the other kernel, one of KERNELS; how: scale and cap.
   """
-  t, how = rows.segments.shape[1], dict(scale=scale, cap=cap)
-  split = sharding.n_context_shards() > 1
-  spans = [(0, t - start)] if split else blocked.spans(t - start)
+  n = rows.segments.shape[1] - start
+  whole = sharding.n_context_shards() > 1
+  loops = [[(0, n)]] if whole else blocked.loops(n)
 
   def forward(q, k, v, sinks, rows, which):
-    out = []
-    for first, end in spans:
+    kept = exact_attention.of_rows(k, v, cache_dtype)
+
+    def block(first, size, end):
       upto = start + end
+      own = jax.tree.map(lambda x: x[:, :, :upto], kept)
+      cut = functools.partial(_columns_of, first=first, size=size)
+      queries = jax.tree.map(lambda x: cut(x[:, start:]), rows)
+      ordered = start + first + jnp.arange(size)[:, None] >= jnp.arange(upto)
+      keys = columns(rows, 0, upto)
+      seen = _seen(queries, keys, ordered, windows)(which)
+      return exact_attention.rows(cut(q), *own, seen, sinks, **how)
 
-      def seen(which, first=first, upto=upto):
-        return _block(windows, rows, which, start + first, upto)
+    return blocked.over(loops, block)
 
-      own = q[:, first:end], k[:, :upto], v[:, :upto]
-      attend = exact_attention.whole(seen, **how, cache_dtype=cache_dtype)
-      out.append(attend(*own, which, sinks))
-    return jnp.concatenate(out, axis=1)
-
-  def fast(q, k, v, sinks, rows, which):
-    kernel = _einsum if split else _blocked
+  def other(q, k, v, sinks, rows, which):
     k, v = (stored.straight_through(x, cache_dtype) for x in (k, v))
-    return kernel(rows, windows, start, **how)(q, k, v, which, sinks)
+    return fast(rows, windows, start, **how)(q, k, v, which, sinks)
 
-  f = with_gradient_of(fast, forward)
+  f = with_gradient_of(other, forward)
   return lambda q, k, v, which, sinks=None: f((q, k, v, sinks), (rows, which))
 
 
@@ -323,6 +334,14 @@ def resolve(c: Any, columns: int) -> str:
   return fast
 
 
+def _of_gradients(c: Any, rows: Rows) -> Callable:
+  """Returns the kernel that computes the gradients of exact attention."""
+  long = rows.segments.shape[1] > splash.LANES
+  if sharding.platform() == 'tpu' and long and not c.kv_rank:
+    return _splash
+  return _einsum if sharding.n_context_shards() > 1 else _blocked
+
+
 def between(
   queries: Rows,
   keys: Rows,
@@ -358,7 +377,8 @@ def make(
   name = resolve(c, rows.segments.shape[1])
   how = dict(scale=c.score_scale, cap=c.attention_cap)
   if name == 'exact':
-    attend = _exact(rows, windows, start, **how, cache_dtype=c.cache_dtype)
+    how |= dict(cache_dtype=c.cache_dtype, fast=_of_gradients(c, rows))
+    attend = _exact(rows, windows, start, **how)
   else:
     attend = KERNELS[name](rows, windows, start, **how)
   if sharding.n_context_shards() == 1:

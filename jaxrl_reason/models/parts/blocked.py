@@ -23,6 +23,7 @@ from jaxrl_reason.models.parts.layers import KEPT, MASKED, einsum32, soft_cap
 
 QUERIES = 128  # per block: the products of smaller blocks are slow
 MOST = 8  # blocks per row; each is compiled
+LOOPS = 2  # over the blocks of a row, where one of a loop is compiled
 
 
 def spans(n: int) -> list[tuple[int, int]]:
@@ -30,6 +31,36 @@ def spans(n: int) -> list[tuple[int, int]]:
   count = min(MOST, -(-n // QUERIES))
   size = -(-n // (count * 32)) * 32
   return [(i, min(n, i + size)) for i in range(0, n, size)]
+
+
+def loops(n: int) -> list[list[tuple[int, int]]]:
+  """Divides the blocks of n queries into loops, whose blocks all read the keys
+  up to the last one's end.
+  """
+  found = spans(n)
+  most = -(-len(found) // LOOPS)
+  return [found[i : i + most] for i in range(0, len(found), most)]
+
+
+def over(loops: list, f: Callable) -> jax.Array:
+  """Concatenates f(first, size, end) [N,size,...] of blocks of queries.
+
+  Args:
+    loops: see `loops`. One block of a loop is compiled, for a traced `first`;
+      `end` is that of the last block.
+  """
+  out = []
+  for blocks in loops:
+    size, end = blocks[0][1] - blocks[0][0], blocks[-1][1]
+    of = functools.partial(f, size=size, end=end)
+    if len(blocks) == 1:
+      out.append(of(blocks[0][0]))
+      continue
+    # The last block may be shorter: it begins in the one before it.
+    first = [min(a, end - size) for a, _ in blocks]
+    found = jax.lax.map(of, jnp.asarray(first))
+    out += [y[:, a - b :] for y, (a, _), b in zip(found, blocks, first)]
+  return jnp.concatenate(out, axis=1)
 
 
 class How(NamedTuple):

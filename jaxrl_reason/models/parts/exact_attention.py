@@ -36,7 +36,7 @@ def _apart(r: int, x: jax.Array) -> jax.Array:
   return x.reshape(r, *x.shape[2:])
 
 
-def _digits_of(x: Stored) -> tuple:
+def split(x: Stored) -> tuple:
   """Returns the digits of keys or values [B,K,S,H] and their grids [B,K,S,1].
 
   A number of an int8 cache is one digit, and its scale is the grid.
@@ -58,8 +58,9 @@ def attend(
 
   Args:
     q: [R,K,M,H], M queries of a row share K heads of keys.
-    parts: (k of [B,K,S,H], v of [B,K,S,U], both Stored; seen bool that
-      broadcasts to [R,K,M,S]) of each array; R/B adjacent rows share its keys.
+    parts: (k of [B,K,S,H], v of [B,K,S,U], both as `split` returns them; seen
+      bool that broadcasts to [R,K,M,S]) of each array; R/B adjacent rows share
+      its keys.
     sinks: f32 broadcasting to [R,K,M,1], scores without a value.
 
   Returns:
@@ -67,14 +68,14 @@ def attend(
   """
   r, (of_q, q_grid) = len(q), digits(q, -1)
   all_scores, values = [], []
-  for k, v, seen in parts:
-    b, (of_k, k_grid) = len(k.values), _digits_of(k)
+  for (of_k, k_grid), of_v, seen in parts:
+    b = len(k_grid)
     shared = [_by(b, x) for x in of_q]
     s = value(products('bkmh,bksh->bkms', shared, of_k))
     s = _apart(r, s * k_grid.swapaxes(2, 3)) * q_grid
     s = soft_cap(rounded(s * scale), cap)
     all_scores.append(jnp.where(seen, s, layers.MASKED))
-    values.append((b, *_digits_of(v)))
+    values.append((b, *of_v))
   top = functools.reduce(
     jnp.maximum, [s.max(axis=-1, keepdims=True) for s in all_scores]
   )
@@ -129,19 +130,34 @@ def whole(
     cache_dtype: of decoding; keys and values are rounded as its cache does.
   """
 
-  def of_rows(q, k, v, which, sinks=None):
-    (n, t, heads, _), kv = q.shape, k.shape[2]
-    group = heads // kv
-    mask = jnp.tile(seen(which)[:, None], (1, 1, group, 1))  # [N,1,g*t,S]
-    if sinks is not None:
-      sinks = jnp.repeat(sinks.astype(jnp.float32).reshape(kv, -1), t, axis=1)
-      sinks = sinks[..., None]
-    k, v = (stored.store(x.swapaxes(1, 2), cache_dtype) for x in (k, v))
-    q = heads_first(q, kv)
-    out = attend(q, [(k, v, mask)], scale=scale, cap=cap, sinks=sinks)
-    return out.reshape(n, heads, t, -1).swapaxes(1, 2)
+  def attend(q, k, v, which, sinks=None):
+    kept = of_rows(k, v, cache_dtype)
+    return rows(q, *kept, seen(which), sinks, scale=scale, cap=cap)
 
-  return of_rows
+  return attend
+
+
+def of_rows(k: jax.Array, v: jax.Array, cache_dtype: str) -> list[tuple]:
+  """Splits keys and values [N,S,K,H] of whole rows into digits [N,K,S,H]."""
+  return [split(stored.store(x.swapaxes(1, 2), cache_dtype)) for x in (k, v)]
+
+
+def rows(q, k: tuple, v: tuple, seen, sinks=None, **how) -> jax.Array:
+  """Computes attention of q [N,t,Q,H] to keys and values from `of_rows`.
+
+  Args:
+    seen: bool [N,t,S]; sinks: [Q] or None; how: scale and cap, see `attend`.
+
+  Returns:
+    [N,t,Q,U].
+  """
+  (n, t, heads, _), kv = q.shape, k[1].shape[1]
+  mask = jnp.tile(seen[:, None], (1, 1, heads // kv, 1))  # [N,1,g*t,S]
+  if sinks is not None:
+    sinks = jnp.repeat(sinks.astype(jnp.float32).reshape(kv, -1), t, axis=1)
+    sinks = sinks[..., None]
+  out = attend(heads_first(q, kv), [(k, v, mask)], sinks=sinks, **how)
+  return out.reshape(n, heads, t, -1).swapaxes(1, 2)
 
 
 def cached(
@@ -178,7 +194,9 @@ def cached(
   else:
     prompt_mask = jnp.repeat(prompt_mask, s // b, axis=0)
   masks = of_rows(prompt_mask), of_rows(own_mask)
-  parts = [(*kept, seen) for kept, seen in zip((prompt, own), masks)]
+  parts = [
+    (*map(split, kept), seen) for kept, seen in zip((prompt, own), masks)
+  ]
   if sinks is not None:
     sinks = jnp.repeat(sinks.astype(jnp.float32).reshape(kv, -1), n, axis=1)
     sinks = sinks[..., None]

@@ -97,36 +97,62 @@ def digits(x: jax.Array, axis: Any, n: int = 2) -> tuple[tuple, jax.Array]:
 def products(how: str, a: Sequence, b: Sequence) -> list[jax.Array]:
   """Multiplies digits by an einsum over one axis.
 
-  A digit of b that is larger than one of a, such as a weight in decoding, is
-  read by one product with all digits of a, which are stacked for it. Otherwise
-  the TPU compiler would copy a layer's digits out of the stack of layers, since
-  several products read them.
-
   Returns:
     Exact sums, f32 or i32 [levels]; of level i, the sum of d_j e_{i-j}. For
     `value`.
   """
-  (left, right), out = how.split('->')[0].split(','), how.split('->')[1]
-  (axis,) = (x for x in left if x in right and x not in out)
+  if a[0].size < b[0].size:
+    return _each_read_once(how, a, b)
+  return _each_level_at_once(how, a, b)
+
+
+def _each_level_at_once(how: str, a: Sequence, b: Sequence) -> list[jax.Array]:
+  """Computes `products`, each level by one product of stacked digits.
+
+  The sum of a level's products is in no memory, and there are fewer products
+  to compile.
+  """
+  left, right, axis, out = _axes(how)
+  how = f'Z{left},Z{right}->{out}'
+  at = left.index(axis) + 1, right.index(axis) + 1
+  levels = []
+  for i in range(max(len(a), len(b))):
+    both = range(max(0, i + 1 - len(b)), min(i + 1, len(a)))
+    pairs = [(a[j], b[i - j]) for j in both]
+    stacked = (jnp.stack(x) for x in zip(*pairs))
+    levels.append(in_blocks(functools.partial(_einsum, how), *stacked, at))
+  return levels
+
+
+def _each_read_once(how: str, a: Sequence, b: Sequence) -> list[jax.Array]:
+  """Computes `products`, each digit of b by one product with all digits of a,
+  which are stacked for it.
+
+  Otherwise several products would read a weight's digits in decoding, and the
+  TPU compiler would copy a layer's digits out of the stack of layers.
+  """
+  left, right, axis, out = _axes(how)
   # Digits of a are stacked behind the axes that a, b and the result begin with.
   z = next(i for i, x in enumerate(left) if x not in right or x == axis)
-  stacked = f'{left[:z]}Z{left[z:]},{right}->{out[:z]}Z{out[z:]}'
-
-  def part(how, first, x, y):
-    f = functools.partial(_einsum, how)
-    return in_blocks(f, x, y, (left.index(axis) + first, right.index(axis)))
-
+  how = f'{left[:z]}Z{left[z:]},{right}->{out[:z]}Z{out[z:]}'
   n = max(len(a), len(b))
   levels = [[] for _ in range(n)]
   for j, y in enumerate(b):
-    if a[0].size < y.size:
-      found = part(stacked, 1, jnp.stack(a[: n - j], axis=z), y)
-      found = jnp.moveaxis(found, z, 0)
-    else:
-      found = [part(how, 0, x, y) for x in a[: n - j]]
-    for i, x in enumerate(found):
+    x = jnp.stack(a[: n - j], axis=z)
+    at = left.index(axis) + 1, right.index(axis)
+    found = in_blocks(functools.partial(_einsum, how), x, y, at)
+    for i, x in enumerate(jnp.moveaxis(found, z, 0)):
       levels[i + j].append(x)
   return [_added(x) for x in levels]
+
+
+def _axes(how: str) -> tuple[str, str, str, str]:
+  """Returns (axes of the factors, the one that is summed, axes of the
+  result).
+  """
+  (left, right), out = how.split('->')[0].split(','), how.split('->')[1]
+  (axis,) = (x for x in left if x in right and x not in out)
+  return left, right, axis, out
 
 
 def _einsum(how: str, x, y, sums) -> jax.Array:
