@@ -7,6 +7,7 @@ from etils import epath
 from jaxrl_reason.studies import fits, verdicts
 from jaxrl_reason.studies.results import REWARD, STEPS_TO, TOKENS_TO, Found
 
+ACROSS = 4  # panels of a row
 ROOM = 18  # lines of a column of a legend
 
 
@@ -143,9 +144,11 @@ def save_plot(found: Found, path: pathlib.Path) -> None:
   from matplotlib.figure import Figure  # no pyplot: no display, no state
 
   splits, colours = found.splits(), _colours(len(found.study.settings))
-  width = 5.2 * (1 + len(splits))
-  figure = Figure(figsize=(width, 4.2), layout='constrained')
-  axes = figure.subplots(1, 1 + len(splits), squeeze=False)[0]
+  across, rows = min(1 + len(splits), ACROSS), 1 + len(splits) // ACROSS
+  figure = Figure(figsize=(5.2 * across, 4.2 * rows), layout='constrained')
+  axes = figure.subplots(rows, across, squeeze=False).flatten().tolist()
+  while len(axes) > 1 + len(splits):
+    axes.pop().remove()
   shade = {'alpha': min(0.15, 1.0 / len(colours))}
   for setting, colour in zip(found.study.settings, colours):
     _band(axes[0], _by_step(found, setting), colour, setting, **shade)
