@@ -145,3 +145,25 @@ def test_sampler_and_trainer_have_the_same_products(tmp_path):
     assert max(terms) * 64 * 127 < 2**31
     head = once(256)
     assert {k[2]: n for k, n in of.items()} == added(head, *expected)
+
+
+WHOLE = """
+import jax, jax.numpy as jnp
+from jax.experimental import topologies
+from jaxrl_reason import sharding
+from jaxrl_reason.models.parts import exact_layers
+tpu = topologies.get_topology_desc(platform='tpu', topology_name='v5e:2x2')
+mesh = sharding.make_mesh((1, 4, 1), tpu.devices)
+where = jax.NamedSharding(mesh, jax.P('fsdp'))
+x = jax.ShapeDtypeStruct((64, 768, 896), jnp.bfloat16, sharding=where)
+w = jax.ShapeDtypeStruct((896, 4864), jnp.float32, sharding=where)
+with jax.set_mesh(mesh):
+  print(jax.jit(exact_layers.dense).lower(x, w).compile().as_text())
+"""
+
+
+@pytest.mark.tpu_compile
+def test_a_weight_is_gathered_before_its_products():
+  """The compiler would exchange parts of it between products."""
+  text = printed(WHOLE)
+  assert 'all-gather' in text and 'collective-permute' not in text

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_reason import logits
+from jaxrl_reason import logits, sharding
 from jaxrl_reason.models.parts import fixed_point, layers, rope
 from jaxrl_reason.models.parts.fixed_point import (
   digits,
@@ -71,7 +71,20 @@ def _digits_of(w: Any) -> tuple[tuple, jax.Array]:
     return w.digits, w.grid
   if isinstance(w, layers.Quantized):
     return fixed_point.one_digit(w.int8), w.scale[None]
-  return digits(w, 0)
+  parts, grid = digits(w, 0)
+  return tuple(map(_whole, parts)), grid
+
+
+def _whole(x: jax.Array) -> jax.Array:
+  """Replicates the digits of a weight, if no mesh axis splits its features.
+
+  The TPU compiler would multiply with one part at a time, and add the sums of
+  the parts in memory.
+  """
+  if not sharding.in_mesh() or sharding.is_own_device():
+    return x
+  split = jax.sharding.get_abstract_mesh().shape['tensor'] > 1
+  return x if split else sharding.everywhere(x)
 
 
 def scores(x: jax.Array, w: Any) -> jax.Array:
