@@ -81,6 +81,8 @@ def test_dft_weighs_a_token_by_its_probability():
   L.assert_close(got, grad)
   np.testing.assert_allclose(metrics['loss'], want, rtol=1e-5)
   assert float(metrics['nll']) > float(metrics['loss'])
+  # No sampler made these rows, so there is no gap to it.
+  assert not {'gap_mean', 'gap_max', 'nll_sampler'} & set(metrics)
 
 
 @pytest.mark.parametrize('parts', [1, 4])

@@ -358,6 +358,9 @@ def _supervised(learner: Learner, state, rows, key):
   return jax.lax.scan(one, state, rows)
 
 
+OF_SUPERVISED = 'sampler_logp', 'token_weight', 'step_label', 'teacher_top'
+
+
 def supervised_batch(row: dict[str, jax.Array]) -> Batch:
   """Makes a Batch with reward 1 of worked solutions (tokens, valid, mask and
   perhaps token_weight, step_label, teacher_top or sampler_logp [N,T]).
@@ -374,8 +377,7 @@ def supervised_batch(row: dict[str, jax.Array]) -> Batch:
     group=jnp.arange(n),
     truncated=ones < 0,
     temperature=ones,
-    sampler_logp=row.get('sampler_logp', jnp.zeros(row['tokens'].shape)),
-    **{k: row.get(k) for k in ('token_weight', 'step_label', 'teacher_top')},
+    **{k: row.get(k) for k in OF_SUPERVISED},
   )
 
 
