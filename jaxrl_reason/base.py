@@ -350,7 +350,7 @@ class Batch:
   group: jax.Array  # i32 [N], rows with one id share a baseline
   truncated: jax.Array  # bool [N]
   temperature: jax.Array  # f32 [N]
-  sampler_logp: jax.Array | None  # f32 [N,T]; None: rows that were not sampled
+  sampler_logp: jax.Array | None  # f32 [N,T], of the sampler; None: no sampler
   old_logp: jax.Array | None = None  # f32 [N,T]; None: on-policy
   ref_logp: jax.Array | None = None  # f32 [N,T]
   teacher_logp: jax.Array | None = None  # f32 [N,T]

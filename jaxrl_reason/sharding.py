@@ -178,16 +178,14 @@ def n_row_shards() -> int:
   return _size(ROWS)
 
 
-def n_context_shards() -> int:
-  """Counts the devices over which a row's tokens are split; 1 outside a
-  mesh.
-  """
-  return _size(('context',))
+# Count the devices over which the tokens of a row, and features, are split.
+n_context_shards = functools.partial(_size, ('context',))
+n_tensor_shards = functools.partial(_size, ('tensor',))
 
 
 def n_local_heads(n: int, n_kv: int) -> int:
   """Counts the query heads, of n, on one device (`on_shards`)."""
-  shards = _size(('tensor',))
+  shards = n_tensor_shards()
   return n if n_kv % shards else n // shards
 
 

@@ -14,8 +14,8 @@ four operations. Every setting takes 150 updates of 256 rows:
   own   DAPO's loss on correct samples alone, which are imitated
 
 `old/pass@1` is the mean accuracy on chains of one, two and three operations.
-Seeds are those that `composition.py` does not have: its result suggested this
-study.
+The seeds differ from those of `composition.py`, because its result suggested
+the present form of this study.
 
 Result: none yet. The claims were written before the study was run.
 """
@@ -57,7 +57,7 @@ def get_study():
     first_seed=5,
     claims=[
       Claim(
-        'Both learn the new task equally well.',
+        'RL and supervised learning learn the new task equally well.',
         [Criterion(NEW, 'gold', 'rl', within=0.1)],
       ),
       Claim(

@@ -98,7 +98,9 @@ class _UnderWay:
   Attributes:
     outs: Rollouts of the pieces; best: the greedy one, or None.
     drawn_by: (root, step), which determine the noise.
-    pieces: number of pieces of the round, of which `outs` has the first.
+    pieces: number of pieces of the round; `outs` has those queued so far.
+    examples, noise: of this process's problems, for rewards, after the first
+      piece is submitted.
     ids: of this process's problems, after they are read.
     futures: of the verdicts of the pieces, after they are submitted.
     best_future, demo_future: of the greedy completions and of the reference
@@ -110,6 +112,8 @@ class _UnderWay:
   best: Rollout | None
   drawn_by: tuple
   pieces: int
+  examples: list[dict] | None = None
+  noise: list | None = None
   ids: np.ndarray | None = None
   futures: list = dataclasses.field(default_factory=list)
   best_future: Any = None
@@ -171,10 +175,10 @@ class HostSource:
     root=None,
     sampling=None,
     control=None,
-    early: bool = False,
+    submit_each: bool = False,
   ) -> None:
-    """Queues the generation of a round; returns at once, except on a GPU, where
-    a loop whose end depends on its tokens is queued step by step.
+    """Queues the generation of a round. On a GPU, the call returns when the
+    loop over tokens is almost done; elsewhere at once.
 
     Piece i has prompts i, i + pieces, ..., so every device has its share. Row
     ids are those of the whole round, so the split changes no sample.
@@ -184,7 +188,7 @@ class HostSource:
       version: i32 [], updates behind `params`; fewer than `step` when ahead.
       root: replaces the run's key; sampling: replaces its settings.
       control: as for `submit`.
-      early: submit every piece before the next is queued.
+      submit_each: submit each piece before the next program is queued.
     """
     root = self.root if root is None else root
     sampling = self.sampling if sampling is None else sampling
@@ -194,7 +198,7 @@ class HostSource:
     pieces = self.pieces if b % self.pieces == 0 else 1
     batch = _UnderWay(asked, [], None, (root, step), pieces)
     for i in range(pieces):
-      if early:
+      if submit_each and batch.outs:
         self._submit_pieces(batch, control)
       piece = trees.take(prompts, slice(i, None, pieces))
       rows = ids[i::pieces].reshape(-1)
@@ -205,6 +209,8 @@ class HostSource:
         examples = self._problems(batch)[i::pieces]
         batch.outs.append(self.play(params, piece, examples, *how))
     if self.greedy is not None:
+      if submit_each:
+        self._submit_pieces(batch, control)
       given = params, prompts, root, step, sampling, self.stop
       batch.best = self.greedy(*given)
     self._under_way.append(batch)
@@ -225,8 +231,8 @@ class HostSource:
       (prompts, Rollouts of the pieces), on the device.
     """
     batch = self._under_way[0]
-    examples = self._submit_pieces(batch, control)
-    noise = None
+    self._submit_pieces(batch, control)
+    examples, noise = batch.examples, None
     if self.draws and (batch.best is not None or self.demos):
       noise = self._noise(batch, 'greedy views', 1)
     if batch.best is not None:
@@ -238,22 +244,24 @@ class HostSource:
       batch.demo_future = self.pool.submit(cases)
     return batch.asked.prompts, batch.outs
 
-  def _submit_pieces(self, batch: _UnderWay, control) -> list[dict]:
-    """Submits the pieces that are queued and not yet submitted.
+  def _submit_pieces(self, batch: _UnderWay, control: dict | None) -> None:
+    """Submits the queued pieces that were not submitted before."""
+    if batch.examples is None:
+      self._add_inputs_of_rewards(batch, control)
+    for i in range(len(batch.futures), len(batch.outs)):
+      piece = slice(i, None, batch.pieces)
+      noise = batch.noise and batch.noise[piece]
+      cases = self._cases(batch.outs[i], batch.examples[piece], noise)
+      batch.futures.append(self.pool.submit(cases))
 
-    Returns:
-      The problems [b] of this process, as rewards read them.
-    """
-    examples = self._problems(batch)
+  def _add_inputs_of_rewards(self, batch: _UnderWay, control) -> None:
+    """Adds the problems and the noise that rewards read to a round."""
+    batch.examples = self._problems(batch)
     state = {k: float(v) for k, v in progress.of(control).items()}
     if state:
-      examples = [example | {'state': state} for example in examples]
-    noise = self.draws and self._noise(batch, 'views', self.n_samples)
-    for i in range(len(batch.futures), len(batch.outs)):
-      piece, out = slice(i, None, batch.pieces), batch.outs[i]
-      cases = self._cases(out, examples[piece], noise and noise[piece])
-      batch.futures.append(self.pool.submit(cases))
-    return examples
+      batch.examples = [x | {'state': state} for x in batch.examples]
+    if self.draws:
+      batch.noise = self._noise(batch, 'views', self.n_samples)
 
   def piece(self, i: int) -> Reward:
     """Waits for the verdicts of piece i of the oldest round, on all hosts."""

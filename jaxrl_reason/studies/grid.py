@@ -70,8 +70,8 @@ class Study:
     first_seed: the lowest seed.
     old: sources of the data. `old/pass@1` is the mean of their accuracies. Its
       gain is below 0 if a run forgets them.
-    smoke: {dotted key: value} of the smoke version, for criteria whose metric a
-      model after two steps of a warm start does not have.
+    smoke: {dotted key: value}, changes of the smoke version, for criteria whose
+      metric a nearly untrained model lacks.
   """
 
   recipe: ml_collections.ConfigDict | Run

@@ -116,12 +116,18 @@ def test_a_piece_is_verified_while_the_next_is_sampled(monkeypatch, platform):
   def recorded(name, f):
     return lambda *args: order.append(name) or f(*args)
 
+  greedy = jax.jit(programs.rl_greedy, static_argnums=0)
+  step.source.greedy = recorded('greedy', functools.partial(greedy, L.GEN))
   step.source.generate = recorded('sample', step.source.generate)
   pool.submit = recorded('verify', pool.submit)
   got, _, timing, _ = step(jax.tree.map(jnp.copy, L.state(learner)))
-  pairs = {'gpu': ['sample', 'verify'] * 2, 'tpu': ['sample'] * 2}
-  assert order[: len(pairs[platform])] == pairs[platform]
-  assert sorted(order) == ['sample'] * 2 + ['verify'] * 2
+  assert (
+    order
+    == {
+      'gpu': ['sample', 'verify', 'sample', 'verify', 'greedy', 'verify'],
+      'tpu': ['sample', 'sample', 'greedy', 'verify', 'verify', 'verify'],
+    }[platform]
+  )
   fused = jax.jit(lambda s, p: L.fused(learner, s, p))
   L.assert_close(got, fused(L.state(learner), L.prompts())[0])
   assert 'update_s' not in timing

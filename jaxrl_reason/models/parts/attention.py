@@ -160,11 +160,11 @@ def _columns_of(x: jax.Array, first: Any, size: int) -> jax.Array:
 def _exact(
   rows: Rows, windows, start: int, fast: Callable, cache_dtype: str, **how
 ) -> Callable:
-  """Builds exact attention in loops over blocks of queries, with the gradient
-  of another kernel at keys and values that are rounded as in a cache.
+  """Builds exact attention over blocks of queries. The gradient is that of
+  `fast`, with keys and values rounded as in the cache.
 
   Args:
-    fast: the other kernel, one of KERNELS; how: scale and cap.
+    fast: one of KERNELS; how: scale and cap.
   """
   n = rows.segments.shape[1] - start
   whole = sharding.n_context_shards() > 1

@@ -23,7 +23,7 @@ from jaxrl_reason.models.parts.layers import KEPT, MASKED, einsum32, soft_cap
 
 QUERIES = 128  # per block: the products of smaller blocks are slow
 MOST = 8  # blocks per row; each is compiled
-LOOPS = 2  # over the blocks of a row, where one of a loop is compiled
+LOOPS = 2  # per row, at most; one block of each loop is compiled
 
 
 def spans(n: int) -> list[tuple[int, int]]:
@@ -34,8 +34,8 @@ def spans(n: int) -> list[tuple[int, int]]:
 
 
 def loops(n: int) -> list[list[tuple[int, int]]]:
-  """Divides the blocks of n queries into loops, whose blocks all read the keys
-  up to the last one's end.
+  """Divides the blocks of n queries into at most LOOPS loops. All blocks of a
+  loop read the keys up to the end of its last block.
   """
   found = spans(n)
   most = -(-len(found) // LOOPS)
@@ -56,7 +56,8 @@ def over(loops: list, f: Callable) -> jax.Array:
     if len(blocks) == 1:
       out.append(of(blocks[0][0]))
       continue
-    # The last block may be shorter: it begins in the one before it.
+    # A shorter last block is computed with full size: it begins earlier, and
+    # its first rows are dropped.
     first = [min(a, end - size) for a, _ in blocks]
     found = jax.lax.map(of, jnp.asarray(first))
     out += [y[:, a - b :] for y, (a, _), b in zip(found, blocks, first)]

@@ -15,11 +15,11 @@ from jaxrl_reason.models.parts import attention, cached
 
 
 def fits(c: Any) -> bool:
-  """Returns whether cuDNN can read the cache of a model: on one GPU, if it
-  computes the attention of whole rows too.
+  """Returns whether cuDNN can read the model's cache: on one GPU, if cuDNN also
+  computes attention of whole rows and the cache has the model's dtype.
   """
-  whole = sharding.is_own_device() and attention.resolve(c, 0) == 'cudnn'
-  return whole and c.cache_dtype == 'model'
+  by_cudnn = sharding.is_own_device() and attention.resolve(c, 0) == 'cudnn'
+  return by_cudnn and c.cache_dtype == 'model'
 
 
 def kernel(q, keys, values, seen) -> tuple[jax.Array, jax.Array]:
@@ -55,8 +55,8 @@ def attend(
   sinks=None,
   kernel: Callable = kernel,
 ):
-  """Computes `cached.attend` for one token per row. The heads that share keys
-  are tokens of the kernel, so that it reads keys once.
+  """Computes `cached.attend` for one token per row, q [S,Q,H]. Query heads that
+  share keys are passed as tokens, so that the kernel reads each key once.
 
   Args:
     cap, sinks: not supported (`attention.check`).
@@ -68,7 +68,7 @@ def attend(
   group = heads // kv
   even = ((0, 0), (0, group % 2), (0, 0), (0, 0))
   alone = (q * scale).reshape(s, kv, group, width).swapaxes(1, 2)
-  alone = jnp.pad(alone, even)  # [S,g,K,H]
+  alone = jnp.pad(alone, even)  # [S,g or g + 1,K,H], an even number
   if prompt_mask.shape[1] > 1:
     prompt_mask = jnp.repeat(prompt_mask, alone.shape[1], axis=1)
 

@@ -72,19 +72,18 @@ def _digits_of(w: Any) -> tuple[tuple, jax.Array]:
   if isinstance(w, layers.Quantized):
     return fixed_point.one_digit(w.int8), w.scale[None]
   parts, grid = digits(w, 0)
-  return tuple(map(_whole, parts)), grid
+  return tuple(map(_replicated, parts)), grid
 
 
-def _whole(x: jax.Array) -> jax.Array:
-  """Replicates the digits of a weight, if no mesh axis splits its features.
+def _replicated(x: jax.Array) -> jax.Array:
+  """Replicates the digits of a weight, unless the mesh has a tensor axis.
 
-  The TPU compiler would multiply with one part at a time, and add the sums of
-  the parts in memory.
+  Otherwise the TPU compiler multiplies with one shard of the weight at a time,
+  and adds the sums of the shards in memory.
   """
   if not sharding.in_mesh() or sharding.is_own_device():
     return x
-  split = jax.sharding.get_abstract_mesh().shape['tensor'] > 1
-  return x if split else sharding.everywhere(x)
+  return x if sharding.n_tensor_shards() > 1 else sharding.everywhere(x)
 
 
 def scores(x: jax.Array, w: Any) -> jax.Array:

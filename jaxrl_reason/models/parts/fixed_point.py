@@ -97,9 +97,12 @@ def digits(x: jax.Array, axis: Any, n: int = 2) -> tuple[tuple, jax.Array]:
 def products(how: str, a: Sequence, b: Sequence) -> list[jax.Array]:
   """Multiplies digits by an einsum over one axis.
 
+  If b is larger, as a weight in decoding, each digit of b is read once.
+  Otherwise each level is one product.
+
   Returns:
-    Exact sums, f32 or i32 [levels]; of level i, the sum of d_j e_{i-j}. For
-    `value`.
+    Exact sums, f32 or i32 [levels]; of level i, the sum of d_j e_{i-j}. `value`
+    adds the levels.
   """
   if a[0].size < b[0].size:
     return _each_read_once(how, a, b)
@@ -107,10 +110,10 @@ def products(how: str, a: Sequence, b: Sequence) -> list[jax.Array]:
 
 
 def _each_level_at_once(how: str, a: Sequence, b: Sequence) -> list[jax.Array]:
-  """Computes `products`, each level by one product of stacked digits.
+  """Computes `products` with one product of stacked digits for each level.
 
-  The sum of a level's products is in no memory, and there are fewer products
-  to compile.
+  The products of a level are then not written to memory to be added, and there
+  are fewer products to compile.
   """
   left, right, axis, out = _axes(how)
   how = f'Z{left},Z{right}->{out}'
@@ -119,6 +122,7 @@ def _each_level_at_once(how: str, a: Sequence, b: Sequence) -> list[jax.Array]:
   for i in range(max(len(a), len(b))):
     both = range(max(0, i + 1 - len(b)), min(i + 1, len(a)))
     pairs = [(a[j], b[i - j]) for j in both]
+    assert len(pairs) <= 2, 'see MOST'
     stacked = (jnp.stack(x) for x in zip(*pairs))
     levels.append(in_blocks(functools.partial(_einsum, how), *stacked, at))
   return levels
@@ -128,8 +132,8 @@ def _each_read_once(how: str, a: Sequence, b: Sequence) -> list[jax.Array]:
   """Computes `products`, each digit of b by one product with all digits of a,
   which are stacked for it.
 
-  Otherwise several products would read a weight's digits in decoding, and the
-  TPU compiler would copy a layer's digits out of the stack of layers.
+  If several products read the digits of a weight, the TPU compiler copies them
+  out of the stack of layers.
   """
   left, right, axis, out = _axes(how)
   # Digits of a are stacked behind the axes that a, b and the result begin with.

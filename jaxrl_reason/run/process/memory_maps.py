@@ -1,9 +1,9 @@
 """Frees compiled programs before the process has too many memory maps.
 
-Linux allows a process 65,530 maps (`vm.max_map_count`). A compiled program of a
-CPU has many: a short run leaves 1,500. Beyond the limit the compiler ends the
-process, by "Unable to allocate section memory" or a segmentation fault, with
-any amount of free memory.
+Linux allows a process 65,530 maps (`vm.max_map_count`). A compiled program for
+CPUs has many maps: a short run leaves 1,500. If the limit is reached, the
+process ends with "Unable to allocate section memory" or a segmentation fault,
+even if memory is free.
 """
 
 import gc
@@ -11,7 +11,7 @@ import pathlib
 
 import jax
 
-MAPS = pathlib.Path('/proc/self/maps')  # Linux has it
+MAPS = pathlib.Path('/proc/self/maps')  # exists on Linux only
 MOST = 20_000
 
 

@@ -5,11 +5,12 @@
                    a round is needed; then finish -> learn
 
 With one round, reference and old log-probs are computed while the last piece is
-verified. The update of the previous step runs while the first piece of this
-step waits in the queue. Samples come from the parameters that the step updates.
-With `ahead`, the next batch is generated while this batch is verified, with the
-parameters before this update. It is one version stale, and the device never
-waits for a verifier.
+verified. On TPUs and CPUs, the update of the previous step runs while the first
+piece of this step waits in the queue. On a GPU, the call that queues sampling
+returns when sampling is almost done, so the step waits for the update first.
+Samples come from the parameters that the step updates. With `ahead`, the next
+batch is generated while this batch is verified, with the parameters before this
+update. It is one version stale, and the device never waits for a verifier.
 
 With several rounds the functions of `rollouts.rounds` are those of the compiled
 step. A round is generated while the one before it is verified as soon as the
@@ -93,19 +94,20 @@ class HostStep:
 
   def _step(self, state: TrainState, more: bool) -> Made:
     source, stale = self.source, self.source.started > 0
-    # On a GPU, the call that queues sampling returns when it is almost done.
-    blocks = sharding.platform() == 'gpu'
-    seconds = self._updated() if blocks else {}
+    asked = None if stale else self._asked(state, state.step)
+    seconds = self._updated() if queuing_waits() else {}
     begun = time.monotonic()
-    if not stale:
-      self._begin(state, state.step, early=blocks)
+    if asked is not None:
+      self._start(state, asked, source.root, state.step, queuing_waits())
     waited = self._updated()
     begun = time.monotonic() if waited else begun
     seconds |= waited
     prompts, outs = source.submit(state.control)
-    generated = time.monotonic()
+    submitted = time.monotonic()
     if self.ahead and more:
-      self._begin(state, state.step + 1)
+      step = state.step + 1
+      self._start(state, self._asked(state, step), source.root, step)
+    generated = time.monotonic()
     static = self.learner, source.n_samples, len(source.part_names)
     batch = self._score(*static, state, prompts, outs, source.sampling)
     answered = source.take()
@@ -113,7 +115,7 @@ class HostStep:
     seconds |= {
       'rollout_s': generated - begun,
       'verify_wait_s': verified - generated,
-      'verify_s': source.judged - generated,
+      'verify_s': source.judged - submitted,
       'stale_steps': float(stale),
     }
     rewards = self.to_device((answered.reward, answered.greedy))
@@ -123,27 +125,28 @@ class HostStep:
     return Made(state, metrics, seconds, [answered])
 
   def _updated(self) -> dict[str, float]:
-    """Calls `wait_for_update`, once for each update."""
+    """Waits for the last update, unless an earlier call has."""
     updating, self._updating = self._updating, None
     return wait_for_update(updating)
 
-  def _begin(self, state: TrainState, step: jax.Array, early=False) -> None:
-    """Starts the round of a step, sampled with the current parameters.
-
-    Args:
-      early: for `HostSource.start`.
-    """
+  def _asked(self, state: TrainState, step: jax.Array) -> Asked:
+    """Returns the problems of a step's only round."""
     asked = self.questions(state.control, step)
     for kind in reversed(self.kinds):
       prompts = self._ask(kind, state.control, (), asked.prompts, 0)
       asked = asked._replace(prompts=prompts)
-    self._start(state, asked, self.source.root, step, early)
+    return asked
 
-  def _start(self, state, asked: Asked, root, step, early=False) -> None:
+  def _start(self, state, asked: Asked, root, step, submit_each=False) -> None:
+    """Starts a round, sampled with the current parameters.
+
+    Args:
+      submit_each: see `HostSource.start`.
+    """
     chain = self.learner.chain
     sampling = chain.sampling(state.control, self.source.sampling)
     given = state.params, step, state.step, asked, root, sampling
-    self.source.start(*given, state.control, early=early)
+    self.source.start(*given, state.control, submit_each=submit_each)
 
   # --- several rounds ------------------------------------------------------
 
@@ -187,8 +190,9 @@ class HostStep:
     return self._finish(kind, control, tally, self.source.root, step.state.step)
 
   def _start_round(self, step: '_Collected', prompts: Prompts, root) -> None:
-    asked = Asked(prompts, step.problem)
-    self._start(step.state, asked, root, step.state.step)
+    asked, begun = Asked(prompts, step.problem), time.monotonic()
+    self._start(step.state, asked, root, step.state.step, queuing_waits())
+    step.seconds['rollout_s'] += time.monotonic() - begun
 
   def _take_round(
     self, step: '_Collected', follow: tuple | None = None
@@ -203,14 +207,17 @@ class HostStep:
     begun = time.monotonic()
     prompts, outs = self.source.submit(step.state.control)
     generated = time.monotonic()
-    if follow and self._is_needed(step, *follow[:2], prompts, outs):
+    needed = follow and self._is_needed(step, *follow[:2], prompts, outs)
+    waited = time.monotonic() - generated
+    if needed:
       kind, tally, asked, root, i = follow
       asked = self._ask(kind, step.state.control, None, asked, i)
       self._start_round(step, asked, rounds.key_of_round(root, i))
       step.seconds['rounds_ahead'] += 1
+    waiting = time.monotonic()
     answered = self.source.take()
     step.seconds['rollout_s'] += generated - begun
-    step.seconds['verify_wait_s'] += time.monotonic() - generated
+    step.seconds['verify_wait_s'] += waited + time.monotonic() - waiting
     rewards = self.to_device((answered.reward, answered.greedy, answered.demo))
     rows = sum(len(a.reward.total) for a in step.answers)
     step.answers.append(answered)
@@ -245,9 +252,15 @@ class _Collected:
   )
 
 
+def queuing_waits() -> bool:
+  """Returns whether the call that queues sampling waits for it: a GPU's host
+  reads the condition of a loop after every token.
+  """
+  return sharding.platform() == 'gpu'
+
+
 def wait_for_update(updating: tuple | None) -> dict[str, float]:
-  """Waits for the previous step's update, and returns its seconds; the device's
-  queue is not interrupted.
+  """Waits for the previous step's update, and returns its seconds.
 
   Args:
     updating: (its metrics, when it was dispatched), or None.

@@ -358,7 +358,8 @@ def _supervised(learner: Learner, state, rows, key):
   return jax.lax.scan(one, state, rows)
 
 
-OF_SUPERVISED = 'sampler_logp', 'token_weight', 'step_label', 'teacher_top'
+# Of a row of a supervised stage.
+OPTIONAL_FIELDS = 'sampler_logp', 'token_weight', 'step_label', 'teacher_top'
 
 
 def supervised_batch(row: dict[str, jax.Array]) -> Batch:
@@ -377,7 +378,7 @@ def supervised_batch(row: dict[str, jax.Array]) -> Batch:
     group=jnp.arange(n),
     truncated=ones < 0,
     temperature=ones,
-    **{k: row.get(k) for k in OF_SUPERVISED},
+    **{k: row.get(k) for k in OPTIONAL_FIELDS},
   )
 
 
