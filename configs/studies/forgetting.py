@@ -17,7 +17,19 @@ four operations. Every setting takes 150 updates of 256 rows:
 The seeds differ from those of `composition.py`, because its result suggested
 the present form of this study.
 
-Result: none yet. The claims were written before the study was run.
+Result (5 seeds, 15 CPU minutes; the claims were written before the run): RL and
+supervised learning learn the new task equally well (holds, p 0.001), and it
+could not be told that any of them forgets, or forgets less than another:
+
+           chain4          old             chain1
+  before   0.246 +- 0.112  0.973 +- 0.026  0.967 +- 0.051
+  rl       0.970 +- 0.022  0.968 +- 0.035  0.924 +- 0.113
+  gold     0.996 +- 0.003  0.961 +- 0.050  0.889 +- 0.146
+  own      0.976 +- 0.013  0.947 +- 0.058  0.877 +- 0.193
+
+rl - gold on the earlier tasks: 0.007 +- 0.021. In `composition.py` worked
+solutions lower pass@1 of chain1 to 0.517: they have a learning rate of 1e-3
+there, and RL's 3e-4 here.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside
