@@ -13,7 +13,10 @@ from jaxrl_reason.models.parts import layers
 from jaxrl_reason.models.parts.rope import Rope
 from jaxrl_reason.models.shape_checks import NUMERICS, PREFILL
 
-LAYERS, DENSE, DELTA = 'layers', 'dense_layers', 'delta_layers'  # stacks
+# Stacks: layers with experts or dense ones, with attention or a state.
+LAYERS, DENSE = 'layers', 'dense_layers'
+DELTA, DENSE_DELTA = 'delta_layers', 'dense_delta_layers'
+DELTAS, ALL_DENSE = (DELTA, DENSE_DELTA), (DENSE, DENSE_DELTA)
 Runs = tuple[tuple[str, slice], ...]  # (stack, slice of its layers)
 
 
@@ -174,13 +177,11 @@ class Config:
   @functools.cached_property
   def stacks(self) -> dict[str, tuple[int, ...]]:
     """Returns the layers of each stack, by the stack's name."""
-    others = range(self.dense_layers, self.layers)
-    out = {LAYERS: tuple(i for i in others if i not in self.delta_layers)}
-    if self.dense_layers:
-      out[DENSE] = tuple(range(self.dense_layers))
-    if self.delta_layers:
-      out[DELTA] = self.delta_layers
-    return out
+    out = {LAYERS: (), DENSE: (), DELTA: (), DENSE_DELTA: ()}
+    for i in range(self.layers):
+      names = DELTAS if i in self.delta_layers else (LAYERS, DENSE)
+      out[names[i < self.dense_layers]] += (i,)
+    return {name: layers for name, layers in out.items() if layers}
 
   @functools.cached_property
   def stack_of_layer(self) -> tuple[tuple[str, int], ...]:
@@ -200,7 +201,7 @@ class Config:
   @functools.cached_property
   def routed_stacks(self) -> tuple[str, ...]:
     """Returns the stacks whose layers have experts."""
-    names = [name for name in self.stacks if name != DENSE]
+    names = [name for name in self.stacks if name not in ALL_DENSE]
     return tuple(names) if self.experts else ()
 
   def runs_of(self, n: int) -> Runs:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import blocks, mixed_layers, spec, stretches, weights
 from jaxrl_reason.models import cache as cache_lib
-from jaxrl_reason.models.config import DELTA, Config
+from jaxrl_reason.models.config import DELTAS, Config
 from jaxrl_reason.models.parts import (
   attention,
   cached,
@@ -102,7 +102,7 @@ def _prompts_by_width(params: Any, c: Config, tokens, valid, max_tokens: int):
       return jnp.pad(x, width, constant_values=fill)
 
     kv = {
-      name: x if name == DELTA else jax.tree.map(lambda x: left(x, 3, 0), x)
+      name: x if name in DELTAS else jax.tree.map(lambda x: left(x, 3, 0), x)
       for name, x in kv.items()
     }
     if routes is not None:
@@ -167,7 +167,7 @@ def _prompts_in_chunks(params: Any, c: Config, tokens, valid, max_tokens: int):
 
   def blank(name):
     n = len(c.stacks[name])
-    if name == DELTA:
+    if name in DELTAS:
       return jax.tree.map(
         lambda x: sharding.rows(jnp.zeros((n, *x.shape), x.dtype), axis=1),
         delta.empty(b, c),
@@ -178,7 +178,7 @@ def _prompts_in_chunks(params: Any, c: Config, tokens, valid, max_tokens: int):
     )
 
   def written(name, old, new, start):
-    if name == DELTA:
+    if name in DELTAS:
       return new
     return jax.tree.map(lambda a, x: _write(a, x, start, 3), old, new)
 
@@ -207,7 +207,7 @@ def _prompts_in_chunks(params: Any, c: Config, tokens, valid, max_tokens: int):
 
   state = jax.lax.while_loop(lambda s: s['start'] < total, step, state)
   kv = {
-    name: x if name == DELTA else tuple(y[:, :, :, extra:] for y in x)
+    name: x if name in DELTAS else tuple(y[:, :, :, extra:] for y in x)
     for name, x in state['kv'].items()
   }
   routes = state.get('routes')

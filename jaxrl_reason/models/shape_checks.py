@@ -192,11 +192,14 @@ def _check_delta(c: Any) -> None:
       f'model.delta_layers={which} must be rising indices below model.layers='
       f'{c.layers}'
     )
-  if len(which) == c.layers:
-    raise ValueError('model.delta_layers must leave a layer with attention')
-  if c.dense_layers or c.kv_rank or {*c.layer_ropes} not in ({0}, {NOPE}):
+  if {*range(c.dense_layers, c.layers)} <= {*which}:
     raise ValueError(
-      'model.delta_layers cannot be combined with dense_layers, latent '
+      'model.delta_layers must leave a layer with attention, behind the '
+      'model.dense_layers first ones'
+    )
+  if c.kv_rank or {*c.layer_ropes} not in ({0}, {NOPE}):
+    raise ValueError(
+      'model.delta_layers cannot be combined with latent '
       f'attention (kv_rank) or a rope_of_layer other than {NOPE} alone'
     )
   if any(c.layer_windows):

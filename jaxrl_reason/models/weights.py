@@ -3,7 +3,7 @@ weight. Layers are stacked on a leading axis.
 """
 
 from jaxrl_reason.models import spec
-from jaxrl_reason.models.config import DELTA, DENSE, LAYERS, Config
+from jaxrl_reason.models.config import ALL_DENSE, DELTAS, Config
 from jaxrl_reason.models.parts.delta import MAMBA
 
 # Number of input dimensions of each projection, after those of layers and
@@ -183,8 +183,8 @@ def _router(c: Config) -> dict:
 def _layer(c: Config, depth: float, stack: str) -> dict:
   """Returns the specs of one layer of a stack."""
   attention = _latent if c.kv_rank else _attention
-  layer = {'attn': (_delta if stack == DELTA else attention)(c, depth)}
-  if stack == DENSE:
+  layer = {'attn': (_delta if stack in DELTAS else attention)(c, depth)}
+  if stack in ALL_DENSE:
     layer['mlp'] = _mlp(c, depth, c.dense_mlp)
   else:
     layer['mlp'] = _mlp(c, depth, c.mlp, c.experts)
@@ -244,7 +244,7 @@ def flops_per_token(c: Config, context: float) -> float:
   n_delta = len(c.delta_layers)
   weights = (c.layers - n_delta) * attn + c.width * c.vocab
   weights += n_delta * _delta_weights(c)
-  weights += (len(c.stacks[LAYERS]) + n_delta) * (mlp + router)
+  weights += (c.layers - c.dense_layers) * (mlp + router)
   weights += c.dense_layers * 3 * c.width * c.dense_mlp
   seen = sum(
     min(context, c.layer_windows[i] or context)

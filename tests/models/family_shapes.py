@@ -105,6 +105,16 @@ FAMILIES['lfm2'] = dict(
   full_attn_idxs=[1, 4],
   block_multiple_of=5,
 )
+FAMILIES['lfm2_moe'] = dict(
+  num_hidden_layers=6,
+  head_dim=6,
+  layer_types=['conv', 'full_attention', 'conv', 'full_attention']
+  + ['conv'] * 2,
+  num_dense_layers=2,
+  num_experts=4,
+  num_experts_per_tok=2,
+  moe_intermediate_size=8,
+)
 FAMILIES['granitemoehybrid'] = dict(
   num_hidden_layers=5,
   head_dim=6,

@@ -310,6 +310,21 @@ CASES = {
       block_ffn_dim_multiplier=1.3,
     ),
   ),
+  'lfm2_moe': (
+    'Lfm2Moe',
+    dict(
+      num_hidden_layers=6,
+      head_dim=12,
+      vocab_size=70,
+      layer_types=['conv', FULL, 'conv', 'conv', FULL, 'conv'],
+      num_dense_layers=2,
+      intermediate_size=26,
+      moe_intermediate_size=16,
+      num_experts=5,
+      num_experts_per_tok=2,
+      routed_scaling_factor=1.7,
+    ),
+  ),
   'granite4': (
     'GraniteMoeHybrid',
     dict(
@@ -402,6 +417,12 @@ ODD_CASES['glm4_moe_lite'] = dict(num_key_value_heads=3, q_lora_rank=None)
 ODD_CASES['minimax_m2'] = dict(rotary_dim=8)
 ODD_CASES['lfm2'] = dict(
   full_attn_idxs=[1, 4], conv_L_cache=5, tie_word_embeddings=False
+)
+ODD_CASES['lfm2_moe'] = dict(
+  layer_types=['conv', 'conv', FULL, 'conv', FULL, 'conv'],
+  num_dense_layers=0,
+  use_expert_bias=False,
+  norm_topk_prob=False,
 )
 ODD_CASES['granite4'] = dict(
   num_local_experts=0,

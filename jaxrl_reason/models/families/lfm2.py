@@ -21,34 +21,47 @@ CONVOLUTION = (
   tensors.depthwise('conv.conv.weight', 'attn/conv'),
   tensors.layer('conv.out_proj.weight', 'attn/o', layout='output'),
 )
-BOTH = (
+MLP = (
   tensors.layer('feed_forward.w1.weight', 'mlp/gate'),
   tensors.layer('feed_forward.w3.weight', 'mlp/up'),
   tensors.layer('feed_forward.w2.weight', 'mlp/down'),
+)
+NORMS = (
   tensors.vector('operator_norm.weight', 'attn_norm'),
   tensors.vector('ffn_norm.weight', 'mlp_norm'),
 )
-TENSORS = (
+ENDS = (
   tensors.Row(tensors.EMBED, ('embed',), 'table'),
   tensors.Row('model.embedding_norm.weight', ('final_norm',), 'vector'),
   tensors.Row(tensors.HEAD, ('head',), 'linear'),
+)
+ATTENTION = (
   tensors.layer('self_attn.q_proj.weight', 'attn/q'),
   tensors.layer('self_attn.k_proj.weight', 'attn/k'),
   tensors.layer('self_attn.v_proj.weight', 'attn/v'),
   tensors.layer('self_attn.out_proj.weight', 'attn/o', layout='output'),
   tensors.vector('self_attn.q_layernorm.weight', 'attn/q_norm'),
   tensors.vector('self_attn.k_layernorm.weight', 'attn/k_norm'),
-  *BOTH,
-  *tensors.of_stack(DELTA, *CONVOLUTION, *BOTH),
+)
+TENSORS = (
+  *ENDS,
+  *ATTENTION,
+  *MLP,
+  *NORMS,
+  *tensors.of_stack(DELTA, *CONVOLUTION, *MLP, *NORMS),
 )
 
 
 def read(h: dict) -> dict:
+  return read_layers(h) | {'mlp': _mlp(h)}
+
+
+def read_layers(h: dict) -> dict:
+  """Reads the layers with convolutions and with attention, without the mlp."""
   if h['conv_bias']:
     raise ValueError('config.json: conv_bias is not supported')
   shared = {
     'norm_eps': h['norm_eps'],
-    'mlp': _mlp(h),
     # The old key replaces the new one in `transformers`.
     'tied': bool(h.get('tie_embedding', h['tie_word_embeddings'])),
     'qk_norm': True,
@@ -100,10 +113,14 @@ def _convolutions(h: dict) -> dict:
 
 
 def write(c: Config) -> dict:
+  return write_layers(c) | {'block_auto_adjust_ff_dim': False}
+
+
+def write_layers(c: Config) -> dict:
+  """Writes the keys of `read_layers`."""
   return {
     'layer_types': keys.types_of(c),
     'norm_eps': c.norm_eps,
     'conv_L_cache': c.delta_taps or 3,
     'conv_bias': False,
-    'block_auto_adjust_ff_dim': False,
   }
