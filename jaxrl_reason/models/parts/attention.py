@@ -95,13 +95,16 @@ def _masks(rows: Rows, windows: tuple[int, ...], start: int) -> Callable:
   return _seen(queries, rows, ordered, windows)
 
 
-def _block(windows, rows: Rows, which, first: int, end: int) -> jax.Array:
-  """Returns bool [N,end - first,end], the keys before column `end` that each
-  query from column `first` to `end` attends to.
+def _block(
+  windows, rows: Rows, which, first: Any, end: int, size: int | None = None
+) -> jax.Array:
+  """Returns bool [N,size,end], the keys before column `end` that each of `size`
+  queries from column `first` on attends to; None: the queries before `end`.
   """
-  own, keys = columns(rows, first, end), columns(rows, 0, end)
-  ordered = jnp.tril(jnp.ones((end, end), bool))[first:]
-  return _seen(own, keys, ordered, windows)(which)
+  size = end - first if size is None else size
+  queries = jax.tree.map(lambda x: _columns_of(x, first, size), rows)
+  ordered = first + jnp.arange(size)[:, None] >= jnp.arange(end)
+  return _seen(queries, columns(rows, 0, end), ordered, windows)(which)
 
 
 def columns(rows: Rows, first: int, end: int) -> Rows:
@@ -176,12 +179,9 @@ def _exact(
     def block(first, size, end):
       upto = start + end
       own = jax.tree.map(lambda x: x[:, :, :upto], kept)
-      cut = functools.partial(_columns_of, first=first, size=size)
-      queries = jax.tree.map(lambda x: cut(x[:, start:]), rows)
-      ordered = start + first + jnp.arange(size)[:, None] >= jnp.arange(upto)
-      keys = columns(rows, 0, upto)
-      seen = _seen(queries, keys, ordered, windows)(which)
-      return exact_attention.rows(cut(q), *own, seen, sinks, **how)
+      seen = _block(windows, rows, which, start + first, upto, size)
+      queries = _columns_of(q, first, size)
+      return exact_attention.rows(queries, *own, seen, sinks, **how)
 
     return blocked.over(loops, block)
 

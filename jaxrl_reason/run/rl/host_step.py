@@ -125,9 +125,14 @@ class HostStep:
     return Made(state, metrics, seconds, [answered])
 
   def _updated(self) -> dict[str, float]:
-    """Waits for the last update, unless an earlier call has."""
-    updating, self._updating = self._updating, None
-    return wait_for_update(updating)
+    """Waits for the last update, unless an earlier call has, and returns its
+    seconds.
+    """
+    if self._updating is None:
+      return {}
+    (metrics, since), self._updating = self._updating, None
+    jax.block_until_ready(metrics)
+    return {'update_s': time.monotonic() - since}
 
   def _asked(self, state: TrainState, step: jax.Array) -> Asked:
     """Returns the problems of a step's only round."""
@@ -257,16 +262,3 @@ def queuing_waits() -> bool:
   reads the condition of a loop after every token.
   """
   return sharding.platform() == 'gpu'
-
-
-def wait_for_update(updating: tuple | None) -> dict[str, float]:
-  """Waits for the previous step's update, and returns its seconds.
-
-  Args:
-    updating: (its metrics, when it was dispatched), or None.
-  """
-  if updating is None:
-    return {}
-  metrics, since = updating
-  jax.block_until_ready(metrics)
-  return {'update_s': time.monotonic() - since}
