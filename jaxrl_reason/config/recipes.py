@@ -83,15 +83,17 @@ def smoke(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   for stage in c.named.values():
     if 'steps' in (own := stage.get(stage['kind'], {})):
       own.steps = 2
-  c.pretrain.rows = c.sft.rows = c.preference.rows = c.reward_model.rows = 8
+  for stage in (c.pretrain, c.sft, c.preference, c.reward_model):
+    stage.rows = 8 * stage.micro_batches  # divides over eight devices
   for stage in (c.preference, c.reward_model):
     stage.heldout = min(stage.heldout, stage.rows)
     stage.pairs = str(PROBLEMS / 'pairs.jsonl') if stage.pairs else ''
     if stage.get('labels'):
       stage.labels = str(PROBLEMS / 'steps.jsonl')
-  c.rl.update(prompts=8, samples=4, workers=1, cache_segments=1)
+  c.rl.update(samples=4, workers=1, cache_segments=1)
   for key, most in dict(parts=2, minibatches=2, overlong=8).items():
     c.rl[key] = min(c.rl[key], most)
+  c.rl.prompts = 8 * c.rl.parts
   if c.data.name in ('gsm8k', 'files'):
     c.data.update(dir=str(PROBLEMS), completion_len=32)
     if c.data.tokenizer == 'sentencepiece':

@@ -39,9 +39,14 @@ def called(tmp_path):
     (['start', '--data=countdown', '--on=v5e-8'], '[hf,tpu]'),
     (['plan', '--config=X.py'], '[tpu]'),
     (['--config=plan'], ''),
+    ([f'--config={ROOT}/configs/arithmetic_tiny.py:smoke'], ''),
+    (['--config', f'{ROOT}/configs/smollm2_135m_words.py'], '[gguf,hf]'),
+    ([f'--config={ROOT}/configs/grpo_gsm8k.py:smoke'], '[gguf,hf]'),
+    (['evaluate', '--model=hf:Qwen/Qwen3-0.6B'], '[hf]'),
+    (['convert', '--from=W.gguf'], '[gguf,hf]'),
   ],
 )
-def test_the_extra_of_a_command_is_installed(called, words, extras):
+def test_the_extras_of_a_command_are_installed(called, words, extras):
   install, *_ = called(*words)
   assert install.endswith(f'--editable {ROOT}{extras}'), install
 

@@ -100,6 +100,14 @@ def test_a_recipe_refuses_other_arguments(path):
   assert get_config().rl.steps > get_config('smoke').rl.steps
 
 
+@pytest.mark.parametrize('path', PATHS, ids=lambda path: path.stem)
+def test_rows_of_a_smoke_version_divide_over_eight_devices(path):
+  c = load_recipe(path).get_config('smoke')
+  assert c.rl.prompts % (8 * c.rl.parts) == 0
+  assert c.rl.prompts * c.rl.samples % (8 * c.rl.micro_batches) == 0
+  assert c.sft.rows % (8 * c.sft.micro_batches) == 0
+
+
 def test_variants_and_smoke_are_combined():
   @config_lib.recipe(('small', 'large'))
   def get_config(size):
