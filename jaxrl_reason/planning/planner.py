@@ -59,7 +59,8 @@ class Planner:
     if not config.sampler_mesh:
       mesh = sharding.make_mesh(config.mesh, self.devices)
       return abstract.shapes(config, mesh, self.model, layers)
-    mesh, sampler = split_plan.meshes(config, self.topology, self.devices)
+    shapes = config.mesh, config.sampler_mesh
+    mesh, sampler = split_plan.meshes(*shapes, self.topology, self.devices)
     parts = abstract.shapes(config, mesh, self.model, layers)
     return parts._replace(sampler_mesh=sampler)
 
@@ -127,7 +128,7 @@ class Planner:
       facts['fits'] = needs <= has
       if not facts['fits']:
         facts['remedy'] = second_models.remedy(
-          parts.config, facts, has / chips.GIB
+          parts.config.rl, facts, has / chips.GIB
         )
         wrong = described.DoesNotFit(facts['phase'], needs, has)
         self.say(f'{wrong}{facts["remedy"]}')

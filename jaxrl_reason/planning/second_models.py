@@ -4,7 +4,7 @@ no room.
 
 from typing import Any
 
-from jaxrl_reason.config import Run
+from jaxrl_reason.config.rl import RL
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.run.process import chips
 
@@ -30,7 +30,7 @@ def gib(state: Any) -> dict[str, float]:
   return {name: size for name, size in sizes.items() if size}
 
 
-def remedy(config: Run, facts: dict, has: float) -> str:
+def remedy(rl: RL, facts: dict, has: float) -> str:
   """Returns the models beside the policy with a share of the memory of a phase
   that does not fit, and settings under which they take less; '' if there is no
   such model.
@@ -43,23 +43,22 @@ def remedy(config: Run, facts: dict, has: float) -> str:
   if not large:
     return ''
   shares = ' and '.join(f'{size:.2f} of the {name}' for name, size in large)
-  smaller = [x for name, n in large for x in _smaller(config, name, n < has)]
+  smaller = [x for name, n in large for x in _smaller(rl, name, n < has)]
   choices = ', '.join([*smaller, 'a larger fsdp axis'])
   return f', with {shares}. Less memory: {choices}'
 
 
-def _smaller(config: Run, name: str, fits: bool) -> list[str]:
+def _smaller(rl: RL, name: str, fits: bool) -> list[str]:
   """Returns the settings under which a model takes less memory.
 
   Args:
     fits: whether its weights fit a chip alone. They are copied there from host
       memory for a pass.
   """
-  c = config.rl
   if name == 'reward model':
-    weights = c.reward_model.weights
+    weights = rl.reward_model.weights
     return [f'a smaller model than rl.reward_model.weights={weights!r}']
   if name == 'reference':
     return ["rl.reference_memory='host'"] if fits else []
   host = ["rl.teacher.memory='host'"] if fits else []
-  return host + ["rl.teacher.dtype='int8'"] * (c.teacher.dtype != 'int8')
+  return host + ["rl.teacher.dtype='int8'"] * (rl.teacher.dtype != 'int8')

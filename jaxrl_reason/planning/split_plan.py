@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import TrainState
-from jaxrl_reason.config import Run
 from jaxrl_reason.models import spec
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.planning import phases, roofline
@@ -27,22 +26,25 @@ SAMPLE, UPDATE, WHOLE = 'sample', 'update', 'step'
 
 
 def meshes(
-  config: Run, topology: str, devices: Sequence[Any]
+  own: tuple[int, ...],
+  other: tuple[int, ...],
+  topology: str,
+  devices: Sequence[Any],
 ) -> tuple[Mesh, Mesh]:
   """Returns the trainer's and the sampler's mesh, each on a described slice of
   that many chips: the compiler takes whole slices only.
 
+  Args:
+    own: shape of the trainer's mesh; other: of the sampler's.
+
   Raises:
     ValueError: the sizes do not fit the devices, or there is no such slice.
   """
-  two_meshes.split(config.mesh, config.sampler_mesh, devices)  # refuses
-  n = math.prod(config.sampler_mesh)
+  two_meshes.split(own, other, devices)  # refuses
+  n = math.prod(other)
   return tuple(
     sharding.make_mesh(shape, described.devices(box(topology, size)))
-    for shape, size in (
-      (config.mesh, len(devices) - n),
-      (config.sampler_mesh, n),
-    )
+    for shape, size in ((own, len(devices) - n), (other, n))
   )
 
 
@@ -84,7 +86,7 @@ def _halves(parts: Prepared, whole: Phase) -> list[Phase]:
   (there,) = (p for p in phases.phases(here) if p.name == WHOLE)
   learner, _, state, prompts, *rest = there.args
   c, d = parts.config.rl, parts.config.data
-  learner = split_step.sampler_learner(learner, parts.config)
+  learner = split_step.sampler_learner(learner, parts.config.sampler_dtype)
   given = parts.problems.kernel, parts.tokenizer
   source, _, _ = stages.fused_source(c, d, learner, *given)
   source, kind = split_step.without_queue(source)
@@ -167,7 +169,7 @@ def transfer(
   which gather them if their mesh has no shards. A copy crosses the links of one
   dimension of the torus.
   """
-  model = split_step.sampler_model(parts.model, parts.config)
+  model = split_step.sampler_model(parts.model, parts.config.sampler_dtype)
   params = trees.n_bytes(spec.abstract(model.specs))
   a, b = parts.mesh.size, parts.sampler_mesh.size
   n = two_meshes.wires(a, b, hosts)

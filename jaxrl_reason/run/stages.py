@@ -260,7 +260,7 @@ def _fused(
 ) -> Stage:
   c, d = planned.config.rl, planned.config.data
   mesh, problems, tokenizer = parts.mesh, parts.problems, parts.tokenizer
-  model = split_step.sampler_learner(learn, parts.config)
+  model = split_step.sampler_learner(learn, parts.config.sampler_dtype)
   given = problems.kernel, tokenizer
   source, encode, sampling = fused_source(c, d, model, *given)
   row = prompt_encoder(c, d, tokenizer, encode)

@@ -219,7 +219,8 @@ def _warm(study: Study, setting: str, seed: int) -> tuple[str, Run | None]:
 
   def of(setting: str) -> Run:
     changes = study.settings[setting]
-    *kinds, last = _kinds(_changed(study, setting, changes))
+    config = _changed(study, setting, changes)
+    *kinds, last = _kinds(config.stages, config.named)
     keys = [k for k in changes if _is_of_any(k, {*WARM, *kinds})]
     if last != 'rl':  # the recipe's own sources are those of the warm start
       keys = [k for k in keys if not OF_TEACHING.match(k)]
@@ -234,10 +235,9 @@ def _warm(study: Study, setting: str, seed: int) -> tuple[str, Run | None]:
   return f'{first}--s{seed}', config
 
 
-def _kinds(config: Run) -> list[str]:
+def _kinds(stages: Sequence[str], named: Mapping[str, dict]) -> list[str]:
   """Returns the kinds of all stages."""
-  named = config.named
-  return [named[s]['kind'] if s in named else s for s in config.stages]
+  return [named[s]['kind'] if s in named else s for s in stages]
 
 
 def _is_of_any(key: str, sections: set[str]) -> bool:

@@ -195,7 +195,7 @@ def test_the_rows_of_a_stored_teacher_are_counted(tmp_path):
 def misfit(config, facts, has=16.0):
   """Returns the end of the error of a plan with one phase."""
   facts = facts | {'phase': 'update', 'fits': False, 'needs_gib': 20.0}
-  facts['remedy'] = second_models.remedy(config, facts, has)
+  facts['remedy'] = second_models.remedy(config.rl, facts, has)
   text = planner.misfits({'phases': [facts], 'hbm_gib': has})
   start = f'update does not fit: needs 20.00 of {has:.2f} GiB a chip'
   assert text.startswith(start)

@@ -32,7 +32,6 @@ from jaxrl_reason.base import (
   TrainState,
   Trajectories,
 )
-from jaxrl_reason.config import Run
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import adapters
 from jaxrl_reason.models.adapters import frozen
@@ -278,17 +277,16 @@ def without_queue(source: Callable) -> tuple[Callable, Delay | None]:
   return source, None
 
 
-def sampler_learner(learn: Learner, config: Run) -> Learner:
+def sampler_learner(learn: Learner, dtype: str) -> Learner:
   """Returns the learner with the model as the sampler stores it, from which a
   source is built.
   """
-  model = sampler_model(learn.model, config)
+  model = sampler_model(learn.model, dtype)
   return dataclasses.replace(learn, model=model)
 
 
-def sampler_model(model: Model, config: Run) -> Model:
-  """Returns the policy whose weights are stored as `sampler_dtype`."""
-  dtype = config.sampler_dtype
+def sampler_model(model: Model, dtype: str) -> Model:
+  """Returns the policy whose weights are stored as `dtype`."""
   if dtype == 'float32':
     return model
   return adapters.attach(model, frozen_dtype=dtype, trainable='')
@@ -319,7 +317,7 @@ def make(
   """
   source, kind = without_queue(source)
   trainer, sampler = parts.mesh, parts.sampler_mesh
-  model = sampler_model(learn.model, parts.config)
+  model = sampler_model(learn.model, parts.config.sampler_dtype)
   laid = sharding.shardings(model.specs, sampler, sharding.TRAIN_RULES)
   by_path = trees.flatten(laid)
 
