@@ -14,6 +14,7 @@ from jaxrl_reason.config.rl_sections import (
   FilterArgs,
   Hints,
   InFlight,
+  League,
   Loss,
   Probe,
   Reference,
@@ -90,8 +91,8 @@ class RL(Training):
   overlong: CountOrNone = 0
   shaping: Shaping = Shaping()
   # Decay of a running baseline of rewards for each link of
-  # rl.turns.env='chain', which replaces the group baseline (SPIRAL, 0.95); 0:
-  # none (`rollouts/role_baseline.py`).
+  # rl.turns.env='chain', or each player of a game, which replaces the group
+  # baseline (SPIRAL, 0.95); 0: none (`rollouts/role_baseline.py`).
   role_decay: Memory = 0.0
   epochs: Count = 1  # passes over a batch
   minibatches: Count = 1  # updates per pass
@@ -132,6 +133,7 @@ class RL(Training):
   # Largest number of segments in which the cache of completions grows.
   cache_segments: Count = 4
   turns: Turns = Turns()
+  league: League = League()
   chunks: Chunks = Chunks()
   tree: Tree = Tree()
   # Samples of each problem that the reference solution replaces.

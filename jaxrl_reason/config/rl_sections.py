@@ -343,6 +343,18 @@ class Chunks(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class League(Record):
+  """Past versions of the policy that play games (`rollouts/league.py`)."""
+
+  read_with = {'*': 'share'}
+
+  # Share of the games in which one player is a past version; 0: none.
+  share: Share = 0.0
+  every: Count = 25  # steps between two versions
+  size: Count = 4  # largest number of versions; a new one replaces the oldest
+
+
+@dataclasses.dataclass(frozen=True)
 class Tree(Record):
   """Samples of a problem that share their beginnings (`rollouts/tree.py`)."""
 

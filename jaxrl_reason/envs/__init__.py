@@ -9,6 +9,7 @@ from jaxrl_reason.envs import (
   frozen_lake,
   guess,
   lookup,
+  subtraction,
   sudoku,
   tic_tac_toe,
 )
@@ -21,6 +22,7 @@ ENVS: dict[str, Env] = {
   'frozen_lake': frozen_lake.ENV,
   'guess': guess.ENV,
   'lookup': lookup.ENV,
+  'subtraction': subtraction.ENV,
   'sudoku': sudoku.ENV,
   'tic_tac_toe': tic_tac_toe.ENV,
 }

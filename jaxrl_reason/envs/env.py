@@ -43,6 +43,11 @@ class Env:
     width: W, bytes of a turn that `step` sees.
     told: function from states of rows to arrays by name that rewards read, or
       None.
+    players: 2 for a game in which two policies move in turn: `reward` is that
+      of the player who moved, the other player has its negative, and the
+      observation, of a byte or more, is for the other player.
+    alone: of a game of two, the environment that plays the second player, for
+      evaluations.
   """
 
   encode: Callable[[dict], dict]
@@ -52,3 +57,5 @@ class Env:
   stop: bytes
   width: int = 48
   told: Callable[[Any], dict[str, jax.Array]] | None = None
+  players: int = 1
+  alone: 'Env | None' = None

@@ -3,6 +3,10 @@
 sample tokens until the turn of every row is over -> one step of the environment
 for all rows -> its observations pass through the model, a few columns at once
 -> the first token of the next turn
+
+Two players of a game have two adjacent rows, and each reads only its own row: a
+turn is played by one of them, and the observation is for the other. Both rows
+have a copy of the game's state.
 """
 
 import dataclasses
@@ -55,6 +59,11 @@ class Limits:
     n = self.chunk or self.observation + 1
     return -(-(self.observation + 1) // n) * n
 
+  @property
+  def players(self) -> int:
+    """Counts the players of an episode, each with a row of its own."""
+    return 1
+
   def columns(self, turns: int) -> int:
     """Returns the cache columns that this number of turns may need."""
     return turns * (self.tokens - 1 + self.extension)
@@ -74,6 +83,11 @@ class Turns(Limits):
   bytes_of: np.ndarray
   n_bytes: np.ndarray
   byte_ids: np.ndarray
+
+  @property
+  def players(self) -> int:
+    """Counts the players of an episode, each with a row of its own."""
+    return self.env.players
 
 
 @struct.dataclass
@@ -111,6 +125,21 @@ class Play:
   how: Limits
   draw: Draw
   max_new: int
+
+  def moves(self, turn: jax.Array) -> jax.Array:
+    """Marks the rows that play a turn, bool [N]: of a game, the rows of the
+    players alternate.
+    """
+    row = jnp.arange(self.draw.keys.shape[0])
+    return (row - turn) % self.how.players == 0
+
+  def of_mover(self, x: jax.Array, turn: jax.Array) -> jax.Array:
+    """Returns, for each row, x [N,...] of its game's row that plays a turn."""
+    if self.how.players == 1:
+      return x
+    games = x.reshape(-1, self.how.players, *x.shape[1:])
+    of_game = games[:, turn % self.how.players]
+    return sharding.rows(jnp.repeat(of_game, self.how.players, axis=0))
 
   def drawn(self, state: State, hidden: jax.Array, t: jax.Array) -> State:
     """Samples the t-th tokens of the rows whose turn is not over."""
@@ -155,7 +184,9 @@ class Play:
       return jax.lax.while_loop(lambda s: ~jnp.all(s.over), self.token, state)
 
   def said(self, state: State) -> env_lib.Step:
-    """Steps the environment of every row with the bytes of its turn."""
+    """Steps the environment of every row with the bytes of its turn, or of the
+    turn of its game's other row.
+    """
     how, c = self.how, self.max_new
     at = state.begin[:, None] + jnp.arange(how.tokens)
     inside = at <= state.t[:, None]
@@ -165,6 +196,7 @@ class Play:
     text, n = kernels.to_bytes(
       tokens, inside, *spelled, max_bytes=how.env.width
     )
+    text, n = (self.of_mover(x, state.turn) for x in (text, n))
     return jax.vmap(how.env.step)(state.env, text, n)
 
   def answered(self, state: State) -> tuple[State, jax.Array, jax.Array]:
@@ -177,24 +209,28 @@ class Play:
     how, said, live = self.how, self.said(state), ~state.done
     n = jnp.minimum(said.length, how.observation)
     last = state.turn + 1 == how.most
+    own, reads = self.moves(state.turn), self.moves(state.turn + 1)
     fits = state.t + n + 1 < self.max_new  # and one token to sample
+    fits = self.of_mover(fits, state.turn + 1)
+    ended = self.of_mover(state.ended, state.turn)
     goes_on = live & ~said.done
     on = goes_on & ~last & fits
     events = {
-      'malformed': live & said.malformed,
-      'cut': on & (said.length > how.observation),
-      'long': live & ~state.ended,
+      'malformed': live & own & said.malformed,
+      'cut': on & reads & (said.length > how.observation),
+      'long': live & own & ~state.ended,
       'too_many': goes_on & last,
       'no_room': goes_on & ~last & ~fits,
     }
     old = state.episode
-    reward = jnp.where(live, how.weight * said.reward, jnp.nan)
+    reward = how.weight * jnp.where(own, said.reward, -said.reward)
+    reward = jnp.where(live, reward, jnp.nan)
     episode = Episode(
       reward=old.reward.at[:, state.turn].set(reward.astype(jnp.float32)),
-      done=old.done | (live & said.done & state.ended),
+      done=old.done | (live & said.done & ended),
       events={k: old.events[k] + x for k, x in events.items()},
     )
-    tokens, t = self._observation(state, said, jnp.where(on, n, NONE))
+    tokens, t = self._observation(state, said, jnp.where(on & reads, n, NONE))
     out = dict(state.out)
     new = {'tokens': tokens[:, 1:], 'turn': state.turn + 1}
     for name, x in new.items():
@@ -230,7 +266,7 @@ class Play:
     room = ((0, 0), (0, how.extension - o))
     tokens, t = jnp.pad(tokens, room), jnp.pad(t, room, constant_values=NONE)
     width = how.chunk or how.extension
-    longest = jnp.max(jnp.sum(t >= 0, axis=1))
+    longest = jnp.max(jnp.where(t >= 0, 1 + jnp.arange(t.shape[1]), 0))
 
     def part(x, start):
       return jax.lax.dynamic_slice_in_dim(x, start, width, axis=1)
@@ -267,10 +303,11 @@ class Play:
     """
     state, hidden = self.passed(state, tokens, t)
     begin = jnp.max(t, axis=1) + 1
+    over = state.done | ~self.moves(state.turn)
     state = state.replace(
-      begin=jnp.where(state.done, state.begin, begin),
+      begin=jnp.where(over, state.begin, begin),
       seen=jnp.zeros_like(state.seen),
-      over=state.done,
+      over=over,
     )
     return self.drawn(state, hidden, begin)
 
@@ -317,6 +354,7 @@ def begin(play: Play, hidden, cache, env, routes) -> State:
   if routes is not None:
     out['routes'] = blank(moe.UNKNOWN, routes.dtype, c, *routes.shape[1:])
   zero, no = blank(0, jnp.int32), blank(False, bool)
+  waits = ~play.moves(jnp.int32(0))
   episode = Episode(
     reward=blank(jnp.nan, jnp.float32, how.most),
     done=no,
@@ -325,12 +363,12 @@ def begin(play: Play, hidden, cache, env, routes) -> State:
   state = State(
     turn=jnp.int32(0),
     column=jnp.int32(0),
-    t=zero,
+    t=jnp.where(waits, NONE, zero),
     begin=zero,
     seen=zero,
     token=zero,
     ended=no,
-    over=no,
+    over=waits,
     done=no,
     cache=cache,
     env=env,

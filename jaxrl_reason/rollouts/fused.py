@@ -24,6 +24,7 @@ from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rollouts import chunks as chunks_lib
 from jaxrl_reason.rollouts import group_arrays, sampler
+from jaxrl_reason.rollouts import league as league_lib
 from jaxrl_reason.rollouts import tree as tree_lib
 from jaxrl_reason.rollouts import turns as turns_lib
 from jaxrl_reason.rollouts.views import HIDDEN, Views
@@ -191,6 +192,8 @@ class FusedSource:
     views: adds the arrays that rewards read besides text; None adds none.
     greedy: also verify the greedy completion of each prompt (ReMax).
     demos: also verify the reference solution of each prompt (`rescue`).
+    league: past versions that play against the policy, or None; `gen.model`
+      is then a `league.of_two`.
   """
 
   gen: Generation
@@ -198,6 +201,7 @@ class FusedSource:
   views: Views | None = None
   greedy: bool = False
   demos: bool = False
+  league: league_lib.League | None = None
 
   def __call__(
     self,
@@ -217,7 +221,14 @@ class FusedSource:
       root: the run's key; step: i32 [].
       stop: int [E] stop tokens.
     """
-    rollout = complete(self.gen, params, prompts, root, step, sampling, stop)
+    players, weights = None, params
+    if self.league is not None:
+      n = prompts.tokens.shape[0] * self.gen.n_samples
+      memory, key = control[league_lib.NAME], key_of(root, step, 'league')
+      weights = players = self.league.players(params, memory, key, n)
+    rollout = complete(self.gen, weights, prompts, root, step, sampling, stop)
+    if players is not None:
+      rollout = league_lib.of_policy(rollout, players['is_past'])
     noise = root, step, 'views'
     seen = self._see(params, control, prompts, rollout, noise)
     reward = self._rewarded(control, prompts, seen)
@@ -228,6 +239,10 @@ class FusedSource:
       account = group_arrays.account(found)
       metrics = {'tree/shared': self.gen.tree.shared(rollout)}
       found = found.replace(account=account.replace(metrics=metrics))
+    if players is not None:
+      account = group_arrays.account(found)
+      more = league_lib.metrics(players, rollout, step)
+      found = found.replace(account=account.replace(metrics=more))
     if self.demos:
       first = trees.take(rollout, slice(None, None, self.gen.n_samples))
       demo = with_demos(first, prompts, 1)

@@ -167,9 +167,10 @@ def generate(
   cache = model.gapped(cache, how.columns(bounds[0]))
   of_each = functools.partial(jnp.repeat, repeats=n_samples, axis=0)
   encoded = jax.tree.map(of_each, encoded)
-  noise = trees.row_keys(trees.named_key(key, 'environment'), ids)
-  env = jax.tree.map(sharding.rows, jax.vmap(how.env.reset)(encoded, noise))
   play = Play(how, draw, max_new)
+  games = play.of_mover(ids, jnp.int32(0))  # the rows of a game have one key
+  noise = trees.row_keys(trees.named_key(key, 'environment'), games)
+  env = jax.tree.map(sharding.rows, jax.vmap(how.env.reset)(encoded, noise))
   state = begin(play, hidden, cache, env, used)
   for before, bound in zip((0, *bounds), bounds):
     cache = model.grow(state.cache, how.columns(bound))

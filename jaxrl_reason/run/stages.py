@@ -29,6 +29,7 @@ from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec
 from jaxrl_reason.rewards.kernels import device, token_bytes_table
+from jaxrl_reason.rollouts import league as league_lib
 from jaxrl_reason.rollouts import rounds
 from jaxrl_reason.rollouts.fused import FusedSource
 from jaxrl_reason.rollouts.host import VerifierWait
@@ -249,7 +250,10 @@ def fused_source(
   kinds = sources.kinds_of_rounds(rl)
   greedy = 'greedy_reward' in learn.needs
   demos = any(kind.reads_demos for kind in kinds)
-  source = FusedSource(gen, reward_fn, views, greedy, demos)
+  league = league_lib.of(learn.chain)
+  if league is not None:
+    gen = dataclasses.replace(gen, model=league_lib.of_two(learn.model))
+  source = FusedSource(gen, reward_fn, views, greedy, demos, league)
   if rl.in_flight.batches:
     source = InFlightSource(source, **rl.in_flight.to_dict())
   return rounds.nested(source, kinds), encode, sampling

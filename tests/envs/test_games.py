@@ -17,13 +17,18 @@ from jaxrl_reason.verifiers.tasks import games
 
 @functools.cache
 def functions(name):
-  env = envs.ENVS[name]
+  env = alone(name)
   return jax.jit(env.reset), jax.jit(env.step)
+
+
+def alone(name):
+  """Returns the environment of one player."""
+  return envs.ENVS[name].alone or envs.ENVS[name]
 
 
 def played(name, example, turns):
   """Returns [(observation, reward, done, malformed)] until the end."""
-  env, (reset, step) = envs.ENVS[name], functions(name)
+  env, (reset, step) = alone(name), functions(name)
   state, out = reset(env.encode(example), jax.random.key(0)), []
   for text in turns:
     data = text.encode()
@@ -62,7 +67,7 @@ def test_good_play_wins_with_the_stated_observations(name, split):
     assert set(example['prompt'] + example['solution']) <= alphabet
 
 
-@pytest.mark.parametrize('name', tasks.GAMES)
+@pytest.mark.parametrize('name', sorted(set(tasks.GAMES) - {'subtraction'}))
 def test_an_invalid_move_is_reported_and_changes_nothing(name):
   example = examples(name, 1)[0]
   good = [own for own, _ in example['turns']]

@@ -35,6 +35,7 @@ UNDER = OPD | {
 JUDGED = {'rl.rewards.judge': dict(reward='verdict', weight=1.0)}
 VERDICT = {'rl.loss.sft_on': 'verdict', 'rl.loss.sft_coef': 0.3}
 NOVELTY = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.1)}
+LEAGUE = {'rl.turns.env': 'subtraction', 'rl.league.share': 0.5}
 TWO = {'sampler_mesh': (1, 4, 1)}
 EIGHT = TWO | {'sampler_dtype': 'int8'}
 LASER = {'rl.shaping.laser': 0.1, 'rl.shaping.laser_lengths': (4, 8)}
@@ -481,6 +482,14 @@ EXAMPLES = [
   (QUEUE | {'rl.turns.env': 'calculator'}, "calculator' and rl.staleness=2"),
   (QUEUE | {'rl.steps': 2}, 'no batch leaves the queue in rl.steps=2'),
   (QUEUE | RLOO, "rl.staleness=2: rl.loss.policy='log_likelihood'"),
+  ({'rl.league.share': 0.5}, "rl.league.share=0.5: rl.turns.env='' is no game"),
+  ({'rl.league.every': 2}, 'rl.league.every=2 has no effect without'),
+  (LEAGUE | {'rl.replay_routes': True}, 'replay_routes=True and rl.league.sh'),
+  (
+    LEAGUE | {'rl.algorithm': 'echo'},
+    "sft_on='observations' and rl.league.sha",
+  ),
+  (LEAGUE | TWO, 'rl.league.share=0.5 and sampler_mesh=.* cannot be'),
   ({'rl.tree.width': 1}, 'rl.tree.width=1: a fork has at least 2 children'),
   ({'rl.tree.columns': (8,)}, 'columns.* has no .* rl.tree.width'),
   (TREE | {'rl.tree.columns': (9, 4)}, r'rl.tree.columns=\(9, 4\): .* rising'),

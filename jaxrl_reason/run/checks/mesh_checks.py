@@ -43,6 +43,7 @@ def sampler_rules(run: Run) -> rules.Rows:
       rl__path=c.path == 'host' and c.path,
       rl__in_flight__batches=c.in_flight.batches,
       rl__replay__rows=c.replay.rows,
+      rl__league__share=c.league.share,
       rl__refill_keep=c.refill_rounds and c.refill_keep,
       rl__reward_model__weights=c.reward_model.weights,
       rl__verdict__by=c.verdict.by != 'policy' and c.verdict.by,

@@ -15,6 +15,7 @@ from jaxrl_reason.parts import Chain, Part
 from jaxrl_reason.rollouts import (
   archive,
   filters,
+  league,
   probe,
   progress,
   reward_shaping,
@@ -67,6 +68,7 @@ def make(
     progress.Progress(c.hints.room > 0) if _keeps_progress(c) else None,
     problem_pool.statistics(d, facts),
     _refresh(c, trainable, tx),
+    _league(c, model, trainable),
     _temperature_control(c, n),
     # It adds columns to rows, which no other part expects.
     verdict_settings.part(c, d, objective, model, tokenizer),
@@ -96,8 +98,10 @@ def _shaping(
 def _role_baseline(c: RL, objective) -> RoleBaseline | None:
   if not c.role_decay:
     return None
+  if turn_settings.is_game(c):
+    return RoleBaseline(c.role_decay, 2)
   apart = turn_settings.is_chain(c) and objective['advantage'] == 'segments'
-  return RoleBaseline(c.role_decay, len(c.turns.links) if apart else 1)
+  return RoleBaseline(c.role_decay, len(c.turns.links) if apart else 1, apart)
 
 
 def _archive(
@@ -159,6 +163,14 @@ def _refresh(c: RL, trainable: str, tx) -> refresh.Refresh | None:
   settings = c.reference.to_dict()
   part = refresh.Refresh(**settings, tx=tx, trainable=trainable)
   return part if part.is_on else None
+
+
+def _league(c: RL, model: Model, trainable: str) -> league.League | None:
+  if not c.league.share:
+    return None
+  return league.League(
+    **c.league.to_dict(), specs=model.specs, trainable=trainable
+  )
 
 
 def _temperature_control(c: RL, n_problems: int) -> TemperatureControl | None:

@@ -1,7 +1,7 @@
 """Environments of a run, as set by `rl.turns`."""
 
 from jaxrl_reason import envs
-from jaxrl_reason.config import RL, Data
+from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rewards.kernels import reference
 from jaxrl_reason.rollouts import chain, turns
@@ -27,13 +27,15 @@ def of(rl: RL, data: Data, tokenizer, kernel, **changes) -> turns.Turns:
   )
   if is_chain(rl):
     return _chain(rl, tokenizer, kernel, limits | changes, alone)
-  return turns.make(envs.get(c.env), tokenizer, **limits | changes)
+  env = envs.get(c.env)
+  env = (env.alone or env) if alone else env
+  return turns.make(env, tokenizer, **limits | changes)
 
 
 def scored(rl: RL, data: Data, tokenizer, kernel) -> turns.Turns:
   """Returns the environment for evaluations. Its rewards have a weight of 1,
   since training weights are not part of a score. Only one link of a chain
-  counts.
+  counts, and the program plays the second player of a game.
   """
   return of(rl, data, tokenizer, kernel, weight=1.0, alone=True)
 
@@ -78,6 +80,51 @@ def with_env(how: turns.Turns, rewards: dict, encode, reward_fn):
   return encode_all, turns.Judged(reward_fn if rewards else None)
 
 
+def is_game(c: RL) -> bool:
+  """Returns whether the policy is both players of the environment."""
+  return _players(c) == 2
+
+
+def _players(c: RL) -> int:
+  inside = c.path == 'fused' and c.turns.env in envs.ENVS
+  return envs.ENVS[c.turns.env].players if inside else 1
+
+
+def _check_game(c: RL, needs: frozenset[str]) -> None:
+  name = f'rl.turns.env={c.turns.env!r}'
+  if c.samples % 2:
+    raise ValueError(
+      f'rl.samples={c.samples}: a game of {name} has two rows, one for each '
+      'player; set it to an even number'
+    )
+  if 'greedy_reward' in needs:
+    raise ValueError(
+      f'rl.algorithm={c.algorithm!r} reads the reward of one greedy completion '
+      f'of a problem, and a game of {name} has two rows; use another algorithm'
+    )
+
+
+def league_rules(c: RL, d: Data) -> rules.Rows:
+  """Refuses past versions as players where there is no game for them."""
+  share = c.league.share
+  if not share:
+    return ()
+  key = f'rl.league.share={share}'
+  return (
+    (
+      not is_game(c),
+      f'{key}: rl.turns.env={c.turns.env!r} is no game of two players; set it '
+      f'to {" or ".join(k for k, x in envs.ENVS.items() if x.players == 2)}',
+    ),
+    *rules.apart(
+      f' and {key} cannot be combined; set one of them to its default',
+      rl__replay_routes=c.replay_routes,
+      rl__loss__sft_on=c.objective(d.completion_len)['sft_on'] == 'observations'
+      and 'observations',
+    ),
+  )
+
+
 def _check_chain(c: RL) -> None:
   if c.rewards:
     raise ValueError(
@@ -93,6 +140,7 @@ def _check_chain(c: RL) -> None:
 
 def check(c: RL, data: Data, needs: frozenset[str]) -> None:
   """Refuses settings that do not work with an environment, or that need one."""
+  rules.refuse(league_rules, c, data)
   name = c.turns.env
   if not name:
     if 'segment_reward' in needs:
@@ -113,6 +161,8 @@ def check(c: RL, data: Data, needs: frozenset[str]) -> None:
       _check_chain(c)
     else:
       envs.get(name)
+    if is_game(c):
+      _check_game(c, needs)
   if turns.PART in c.rewards:
     raise ValueError(
       f"rl.rewards.{turns.PART}: that name is the environment's part; its "

@@ -5,6 +5,7 @@
   sudoku       1.34 3412 2.43 43.1>         a2=2; + ...
   lookup       4?? (two look-ups from 4)    ?4; 7 ?7; 2 #2
   tic_tac_toe  X...O....>                   1; 3 ...
+  subtraction  17/3>                        1; 15> ...
 
 `turns` of a problem has the turns of a good player and the observations. The
 verdict depends on the rewards of the environment, which an evaluation adds to
@@ -169,6 +170,30 @@ def tic_tac_toe(
   return _example('tic_tac_toe', board + '>', turns, moves, board=board)
 
 
+def taken(left: int, most: int) -> int:
+  """Returns the move of the best player in `envs.subtraction`."""
+  return left % (most + 1) or left // (most + 1) % most + 1
+
+
+def subtraction(
+  rng: np.random.Generator, *, largest: int, most: int, skill: float
+) -> problem.Example | None:
+  limit = problem.between(rng, 2, most)
+  start = left = problem.between(rng, limit + 1, largest)
+  if left % (limit + 1) == 0:
+    return None
+  turns = []
+  while left:
+    own = taken(left, limit)
+    if rng.random() >= skill:
+      own = problem.between(rng, 1, min(limit, left))
+    left -= own
+    left -= taken(left, limit) if left else 0
+    turns.append([f'{own};', f'{left}>' if left else ''])
+  prompt, moves = f'{start}/{limit}>', ''.join(own for own, _ in turns)
+  return _example('subtraction', prompt, turns, moves, left=start, most=limit)
+
+
 def _number(example: problem.Example) -> str:
   return example['answer']
 
@@ -222,6 +247,14 @@ GAMES = {
       dict(played=1),  # moves of each player on the first board, 1 or 2
       dict(played=2),
       '123456789.XO>;?',
+    ),
+    _game(
+      subtraction,
+      # Counters at most; largest limit of a move, 2 or more; share of the best
+      # moves among those of the worked solutions, the others are random.
+      dict(largest=20, most=4, skill=1.0),
+      dict(largest=40, most=4, skill=1.0),
+      '0123456789/>;',
     ),
   )
 }

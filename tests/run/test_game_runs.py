@@ -1,0 +1,129 @@
+"""Runs in which the policy plays both sides of a game."""
+
+import json
+
+import numpy as np
+import pytest
+from refusals import refusal
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.run import train
+
+pytestmark = pytest.mark.one_device
+
+
+def recipe(**flat):
+  c = config_lib.default()
+  c.data.update(name='subtraction', prompt_len=5, completion_len=24)
+  c.data.knobs = dict(largest=9, most=3, skill=0.0)
+  c.model.update(layers=1, width=16, mlp=16, heads=2, kv_heads=2, head_dim=8)
+  c.stages = ('sft', 'rl')
+  c.sft.update(steps=40, rows=32, steps_per_dispatch=1)
+  c.sft.optimizer.lr = 1e-2
+  c.rl.update(steps=4, prompts=4, samples=4, steps_per_dispatch=1)
+  c.rl.update(algorithm='reinforce', role_decay=0.9, cache_segments=1)
+  c.rl.rewards = {}
+  c.rl.turns.update(env='subtraction', most=6, tokens=3, observation=3)
+  c.eval.update(every=100, problems=8, samples=1, harder=False)
+  c.checkpoint.update(every=2)
+  c.rollouts.update(every=1, problems=4)
+  c.log_every, c.compile_cache = 1, ''
+  c.update_from_flattened_dict(flat)
+  return c
+
+
+def lines(workdir):
+  """Returns the rows of the rl stage without timings."""
+  text = (workdir / 'metrics.jsonl').read_text()
+  rows = [json.loads(x) for x in text.splitlines()]
+  return [
+    {k: v for k, v in row.items() if not k.startswith('perf/')}
+    for row in rows
+    if row['stage'] == 'rl' and 'train/loss' in row
+  ]
+
+
+def dumps(workdir):
+  """Returns the records of each step's rollouts."""
+  files = sorted((workdir / 'rollouts').glob('*.jsonl'))
+  return [[json.loads(x) for x in p.read_text().splitlines()] for p in files]
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('whole')
+  train.run(recipe(), workdir)
+  return workdir
+
+
+def test_each_player_has_a_running_baseline(whole):
+  """Recomputed in numpy from the rewards on disk, row after row."""
+  baseline, seen = np.zeros(2), lines(whole)
+  assert len(seen) == len(dumps(whole)) == 4
+  for row, records in zip(seen, dumps(whole), strict=True):
+    assert len(records) == 16
+    known = [[], []]
+    for k in (0, 1):
+      got = row[f'train/role/{k}/baseline']
+      assert got == pytest.approx(baseline[k], abs=1e-6)
+    rewards = [record['verdict']['parts']['env'] for record in records]
+    for i, record in enumerate(records):
+      if record['length']:  # a player without a move has nothing to learn
+        k = i % 2
+        known[k].append((rewards[i], record))
+        left = rewards[i] - baseline[k]
+        assert record['reward'] == pytest.approx(left, abs=2e-4)
+        baseline[k] = 0.9 * baseline[k] + 0.1 * rewards[i]
+    pairs = np.reshape(rewards, (-1, 2))
+    np.testing.assert_array_equal(pairs.sum(1), 0)
+    for k in (0, 1):
+      rewards = np.array([r for r, _ in known[k]])
+      name = f'train/role/{k}'
+      assert row[f'{name}/reward'] == pytest.approx(rewards.mean(), abs=1e-6)
+      assert row[f'{name}/win'] == pytest.approx((rewards > 0).mean())
+      own = [record['length'] for _, record in known[k]]
+      assert row[f'{name}/length'] == pytest.approx(np.mean(own))
+    assert row['train/gap_max'] < 1e-5
+  assert abs(baseline).min() > 0
+
+
+def test_a_stopped_run_goes_on_as_the_whole_one(whole, tmp_path):
+  train.run(recipe(**{'rl.steps': 2}), tmp_path)
+  train.run(recipe(), tmp_path)
+  assert lines(tmp_path) == lines(whole)
+  assert dumps(tmp_path) == dumps(whole)
+
+
+LORA = {'lora.rank': 2, 'rl.optimizer.lr': 1e-2}
+
+
+@pytest.mark.parametrize('own', [{}, LORA], ids=['whole', 'adapters'])
+def test_past_versions_play_and_are_resumed(tmp_path, own):
+  league = {'rl.league.share': 0.7, 'rl.league.every': 1, 'rl.league.size': 2}
+  flat = league | own | {'sft.steps': 10}
+  train.run(recipe(**flat), tmp_path / 'whole')
+  seen = lines(tmp_path / 'whole')
+  shares = [row['train/league/share'] for row in seen]
+  assert shares[0] == 0 and all(0 < x <= 1 for x in shares[1:])
+  assert [row['train/league/versions'] for row in seen] == [1, 2, 2, 2]
+  ages = [row['train/league/age'] for row in seen]
+  assert ages[:2] == [0, 0] and set(ages[2:]) <= {0, 1}
+  for row, share, records in zip(seen, shares, dumps(tmp_path / 'whole')):
+    mute = np.array([record['length'] == 0 for record in records])
+    assert mute.reshape(-1, 2).any(1).mean() >= share
+    assert row['train/gap_max'] < 1e-5
+  train.run(recipe(**flat | {'rl.steps': 2}), tmp_path / 'parts')
+  train.run(recipe(**flat), tmp_path / 'parts')
+  assert lines(tmp_path / 'parts') == seen
+  assert dumps(tmp_path / 'parts') == dumps(tmp_path / 'whole')
+
+
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    ({'rl.samples': 3}, 'rl.samples=3: a game of rl.turns.env='),
+    ({'rl.algorithm': 'remax', 'rl.role_decay': 0.0}, 'one greedy completion'),
+  ],
+)
+def test_incompatible_settings_are_refused(change, words):
+  assert words in refusal(recipe(**change), {})
