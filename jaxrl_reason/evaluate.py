@@ -42,6 +42,10 @@ def parser() -> command.Parser:
   p.sampling()
   p.number('--power', 1.0, 'of the distribution of completions; 1: its own')
   p.number('--moves', 0, 'of the Markov chain that samples from the power')
+  p.number('--simulations', 0, 'of the search for every step; 0: no search')
+  p.number('--candidates', 0, 'for the next step, of a search')
+  p.number('--step_tokens', 0, 'of a step at most, of a search')
+  p.text('--step_end', '', 'a token that also ends a step, of a search')
   p.number('--max_new', 0, "tokens of a completion; 0: the run's, or 512")
   p.number('--chunk', 0, "tokens of a completion's chunk; 0: the run's")
   p.number('--carry', 0, 'tokens that a chunk carries into the next')
@@ -100,6 +104,7 @@ def options(a):
   same = (
     'k batch top_k top_p min_p repetition_penalty presence_penalty '
     'frequency_penalty chunk carry least wait most final power moves '
+    'simulations candidates step_tokens step_end '
     'seed system '
     'base judge top_logprobs ngram contamination_limit allow_contamination '
     'workers timeout_s'

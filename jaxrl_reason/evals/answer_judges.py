@@ -1,12 +1,14 @@
-"""The judge whose probabilities weight votes.
+"""The judge whose probabilities weight votes and guide a search.
 
   evaluate --judge=WORKDIR[@step]     a run with a stage of kind reward_model,
-                                      or trained with rl.loss.sft_on=verdict
+                                      with a value head (PPO), or trained with
+                                      rl.loss.sft_on=verdict
   evaluate --judge=FOLDER             another model, as in `loading`
 
 Its probability that a completion is correct is the sigmoid of the reward of a
 reward model; the lowest probability of a step, if that was trained on labels
-of steps; or p(yes) / (p(yes) + p(no)) after the question of `rl.verdict`. Votes
+of steps; the value of a row, limited to 0 to 1, for rewards of 0 and 1; or
+p(yes) / (p(yes) + p(no)) after the question of `rl.verdict`. Votes
 weighted by a verifier: https://arxiv.org/abs/2505.04842.
 """
 
@@ -16,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
@@ -31,6 +34,7 @@ from jaxrl_reason.rollouts import own_verdicts
 from jaxrl_reason.update import critics
 
 HEAD = f'{other_run.CRITIC}{critics.HEAD}'  # in the record of a checkpoint
+VALUE_HEAD = f'{other_run.CRITIC}{critics.VALUE_HEAD}'
 BODY = f'{other_run.CRITIC}body/'
 
 
@@ -42,12 +46,15 @@ class Judge:
     name: full name of its model; params: its weights; tokenizer: its own.
     of: (params, rows, C) -> f32 [N], probabilities that completions, the last C
       columns, are correct.
+    of_beginnings: whether it was also trained on beginnings of completions, and
+      returns the probability that a completion of them is correct.
   """
 
   name: str
   params: Any
   tokenizer: Any
   of: Callable[[Any, Rows, int], jax.Array]
+  of_beginnings: bool = False
 
 
 def full_name(name: str, key: str = '--judge', other: str = '') -> str:
@@ -83,8 +90,10 @@ def judge_name(name: str) -> str:
     ValueError: there is no such model, or its run has trained no judge.
   """
   folder, step = loading.split_step(name)
-  if other_run.is_run(folder) and other_run.newest_with(folder, HEAD, step):
-    return full_name(name)
+  for head in (HEAD, VALUE_HEAD) if other_run.is_run(folder) else ():
+    newest = other_run.newest_with(folder, head, step)
+    if newest is not None:
+      return f'{folder}@{newest}'
   try:
     found = loading.full_name(name)
   except ValueError as e:
@@ -92,9 +101,9 @@ def judge_name(name: str) -> str:
   run = loading.run_of(found)
   if run is not None and run.rl.loss.get('sft_on') != VERDICT:
     raise ValueError(
-      f'--judge={name!r} has no checkpoint with a reward model, and was not '
-      f'trained with rl.loss.sft_on={VERDICT!r}: name another run, or a folder '
-      'of weights'
+      f'--judge={name!r} has no checkpoint with a reward model or a value '
+      f'head, and was not trained with rl.loss.sft_on={VERDICT!r}: name '
+      'another run, or a folder of weights'
     )
   return found
 
@@ -111,8 +120,9 @@ def load(name: str, policy: loading.Loaded, mesh: jax.sharding.Mesh) -> Judge:
   """
   name, dtype = judge_name(name), policy.shape.dtype
   folder, step = loading.split_step(name)
-  if step is not None and other_run.newest_with(folder, HEAD, step):
-    return _reward_model(name, dtype, mesh)
+  for head in (HEAD, VALUE_HEAD) if step is not None else ():
+    if other_run.newest_with(folder, head, step) is not None:
+      return _critic(name, head, dtype, mesh)
   found = policy
   if name != policy.name:
     found = loading.load(name, dtype=dtype, mesh=mesh)
@@ -137,8 +147,12 @@ def _verdict(judge: loading.Loaded) -> Callable:
   return of
 
 
-def _reward_model(name: str, dtype: str, mesh: jax.sharding.Mesh) -> Judge:
-  """Loads the reward model of WORKDIR@step."""
+def _critic(name: str, head: str, dtype: str, mesh: jax.sharding.Mesh) -> Judge:
+  """Loads the reward model or the critic of WORKDIR@step.
+
+  Args:
+    head: path of its head, HEAD or VALUE_HEAD.
+  """
   text, step = loading.split_step(name)
   folder = epath.Path(text)
   found = other_run.Weights(folder, step, over=BODY)
@@ -147,14 +161,30 @@ def _reward_model(name: str, dtype: str, mesh: jax.sharding.Mesh) -> Judge:
   shape = dataclasses.replace(shape, dtype=dtype)
   body = conversion.read_weights(found, folder, weights.specs(shape), mesh)
   body = jax.tree.map(lambda x: x.astype(dtype), body)
-  head = found.read_arrays({HEAD: sharding.replicated(mesh)})[HEAD]
-  params = {'body': body, critics.HEAD: head}
+  vector = found.read_arrays({head: sharding.replicated(mesh)})[head]
+  params = {'body': body, head.removeprefix(other_run.CRITIC): vector}
   tokenizer = loading.tokenizer_of(folder, is_run=True)
-  critic = critics.Critic(
-    critics.REWARD_MODEL, transformer.build(shape), None, None, start=0
-  )
-  of = _probability(critic, loading.run_of(name).reward_model, tokenizer)
-  return Judge(name, params, tokenizer, of)
+  output = critics.REWARD_MODEL if head == HEAD else critics.VALUES
+  model = transformer.build(shape)
+  critic = critics.Critic(output, model, None, None, start=0)
+  if head == VALUE_HEAD:
+    of, whole = _value(critic, tokenizer), False
+  else:
+    c = loading.run_of(name).reward_model
+    of, whole = _probability(critic, c, tokenizer), not c.get('labels')
+  return Judge(name, params, tokenizer, of, not whole)
+
+
+def _value(critic: critics.Critic, tokenizer: Any) -> Callable:
+  """Returns the function `Judge.of` of a critic with values."""
+  stop = np.int32(tokenizer.eos_ids)
+
+  def of(params, rows, room):
+    del room
+    values = critics.state_values(critic, stop, params, params, rows)
+    return jnp.clip(values, 0, 1)
+
+  return of
 
 
 def _probability(critic: critics.Critic, c: Any, tokenizer: Any) -> Callable:

@@ -13,7 +13,13 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.rollouts import chunks as chunks_lib
-from jaxrl_reason.rollouts import forcing, power_sampling, sampler, turns
+from jaxrl_reason.rollouts import (
+  forcing,
+  gumbel_search,
+  power_sampling,
+  sampler,
+  turns,
+)
 
 BASE, JUDGE = 'base_logp', 'p_correct'  # of records
 TOP = 'top_ids', 'top_logp'  # of a Rollout's views
@@ -39,6 +45,7 @@ def make_generate(
   forced: forcing.Forcing | None = None,
   chunks: Chunks | None = None,
   power: power_sampling.Power | None = None,
+  search: gumbel_search.Search | None = None,
   top: int = 0,
   judge: Callable[..., jax.Array] | None = None,
 ) -> Callable[..., Rollout]:
@@ -57,6 +64,8 @@ def make_generate(
     chunks: of completions, with a carried tail; None: no chunks.
     power: of the distribution; `cell_settings` refuses it with `forced` and
       `chunks`.
+    search: chooses the steps of completions by `judge`; refused in the same
+      way, and with `power`.
     top: number of likeliest tokens of the policy itself, at every token, that
       the views TOP have; 0: no such views.
 
@@ -83,13 +92,21 @@ def make_generate(
     rest |= dict(policy_logp=details, entropy=details)
     if chunks is not None:
       return chunks_lib.generate(chunks, *given, **rest)
-    if power is None:
+    if search is not None:
+
+      def probability(rows):
+        return judge(params.judge, rows, max_new)
+
+      rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
+      rest |= dict(judge=probability)
+      out = gumbel_search.generate(search, *given, **rest)
+    elif power is None:
       out = sampler.generate(*given, **rest, forcing=forced)
     else:
       out = power_sampling.generate(power, *given, **rest)
     if base is None and judge is None and not top:
       return out
-    views, rows = {}, _rows(tokens, valid, out)
+    views, rows = out.views or {}, _rows(tokens, valid, out)
     if base is not None:
       views |= _of_base(base, params.base, rows, tokens.shape[1])
     if judge is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from etils import epath
 
+from jaxrl_reason.data import step_labels
 from jaxrl_reason.evals import (
   answer_judges,
   contamination,
@@ -16,6 +17,7 @@ from jaxrl_reason.evals import (
 from jaxrl_reason.evals.suites import Suite
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models.chunk_layout import Chunks
+from jaxrl_reason.rollouts import gumbel_search
 from jaxrl_reason.rollouts.power_sampling import Power
 
 MAX_NEW = 512  # for models without a run that has a completion length
@@ -50,6 +52,10 @@ class Options:
   final: str = ''
   power: float = 1.0
   moves: int = 0
+  simulations: int = 0
+  candidates: int = 0
+  step_tokens: int = 0
+  step_end: str = ''
   seed: int = 0
   dtype: str | None = None
   mesh: Sequence[int] = (-1, 1, 1)
@@ -99,6 +105,7 @@ def of(
     **_repeats(o),
     **chunks,
     **_power(o, temperature, chunks),
+    **_search(o, max_new, chunks),
     **_top(o, chunks),
     **({'judge': answer_judges.judge_name(o.judge)} if o.judge else {}),
   }
@@ -145,6 +152,61 @@ def _power(o: Options, temperature: float, chunks: dict) -> dict[str, Any]:
       f'distribution, and cannot be combined with --{wrong[0]}'
     )
   return {'power': o.power, 'moves': o.moves}
+
+
+SEARCH = 'simulations', 'candidates', 'step_tokens', 'step_end'
+
+
+def _search(o: Options, max_new: int, chunks: dict) -> dict[str, Any]:
+  """Returns the settings of a search over steps; {}: none.
+
+  Raises:
+    ValueError: a setting is missing, has no effect, or changes the tokens that
+      a step can have.
+    ImportError: mctx is not installed.
+  """
+  found = {k: getattr(o, k) for k in SEARCH}
+  if not any(found.values()):
+    return {}
+  if not o.judge or not 2 <= o.candidates <= o.simulations:
+    raise ValueError(
+      f'--simulations={o.simulations} with --candidates={o.candidates} and '
+      f'--judge={o.judge}: a search needs a judge, at least 2 candidates, and '
+      'as many simulations as candidates or more'
+    )
+  if not 0 < o.step_tokens < max_new:
+    raise ValueError(
+      f'--step_tokens={o.step_tokens} of {max_new} tokens: a search needs '
+      'steps of at least 1 token and fewer than a completion has. Without '
+      'steps, `judge_best@k` is the completion that the judge chooses'
+    )
+  wrong = [name for name, value in (forced(o) | _repeats(o)).items() if value]
+  wrong += ['power'] * (o.power != 1) + ['chunk'] * bool(chunks)
+  wrong = [k for k in wrong if k != 'logit_bias']
+  if wrong:
+    raise ValueError(
+      f'--simulations={o.simulations} searches for whole completions of the '
+      f'sampler, and cannot be combined with --{wrong[0]}'
+    )
+  gumbel_search.library()
+  return found
+
+
+def search_of(
+  settings: dict[str, Any], tokenizer: Any, judge: answer_judges.Judge | None
+) -> gumbel_search.Search | None:
+  """Returns the search for a cell's answers.
+
+  Raises:
+    ValueError: the end of a step is not one token.
+  """
+  if 'simulations' not in settings:
+    return None
+  *numbers, end = (settings[k] for k in SEARCH)
+  ends = ()
+  if end:
+    ends = step_labels.separator_ids(end, tokenizer, '--step_end')
+  return gumbel_search.Search(*numbers, tuple(ends), not judge.of_beginnings)
 
 
 def _top(o: Options, chunks: dict) -> dict[str, int]:

@@ -237,6 +237,7 @@ def _answer(
         base=base,
         chunks=cell_settings.chunks_of(settings),
         power=cell_settings.power_of(settings),
+        search=cell_settings.search_of(settings, found.tokenizer, judge),
         top=o.top_logprobs,
         judge=judge and judge.of,
       )

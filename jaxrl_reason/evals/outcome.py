@@ -23,7 +23,7 @@ ALL = 'all'  # in place of a temperature
 # Further columns of a table, if there is such a metric.
 SHOWN = (
   'cot_pass@1', 'brier', 'ece', 'auroc', 'kl_base', 'truncated', 'invalid',
-  'length',
+  'length', 'generated',
 )  # fmt: skip
 MOST_K = 5  # columns of pass@k
 

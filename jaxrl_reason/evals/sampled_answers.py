@@ -25,6 +25,7 @@ from jaxrl_reason.data import pipeline, teacher_answers
 from jaxrl_reason.evals import traces
 from jaxrl_reason.evals.answer_programs import BASE, JUDGE, TOP
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rollouts.gumbel_search import GENERATED
 from jaxrl_reason.verifiers import confidence, records
 
 
@@ -275,6 +276,7 @@ class _Local:
     self._logp, self._entropy = here(out.policy_logp), here(out.entropy)
     views = out.views or {}
     self._base = here(views.get(BASE))
+    self._generated = here(views.get(GENERATED))
     self._judged = here(views.get(JUDGE))
     self._top = [here(views.get(name)) for name in TOP]
     self._gained = here(out.episode and out.episode.reward)
@@ -304,6 +306,8 @@ class _Local:
     }
     if self._judged is not None:
       found[JUDGE] = round(float(self._judged[i]), 6)
+    if self._generated is not None:
+      found[GENERATED] = int(self._generated[i])
     if self._base is not None:
       found[BASE] = round(float(self._base[i][on].sum()), 4)
     return found

@@ -65,7 +65,7 @@ def sums(rows: Sequence[Mapping]) -> Sums:
   out['truncated'] = _means(groups, _field('truncated'))
   out['invalid'] = _means(groups, _status(FAILED))
   out['no_answer'] = _means(groups, _status(('no_answer',)))
-  for name in ('entropy', 'logp'):
+  for name in ('entropy', 'logp', 'generated'):
     if all(name in r for r in rows):
       out[name] = _means(drawn if all(drawn) else groups, _field(name))
   if all('base_logp' in r for r in rows):

@@ -55,6 +55,8 @@ class Draw:
   automaton: Automaton | None = None
   # i32 [], updates behind the weights, to record it of every token.
   version: jax.Array | None = None
+  # i32 [N], tokens of each completion that its prompt has already; None: none.
+  first: jax.Array | None = None
 
   @classmethod
   def make(cls, model: Model, weights, key, ids, sampling, *rest) -> 'Draw':
@@ -97,6 +99,8 @@ class Draw:
       seen = seen.replace(prompt=jnp.repeat(seen.prompt, repeats, axis=0))
     shaped = logits_lib.shaped(logits, sampling, sums=sums, seen=seen)
     keys = row(self.keys)
+    if self.first is not None:
+      t = t + row(self.first)
     at_t = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(t, keys.shape))
     token, logp = logits_lib.draw(shaped, sampling, at_t, sums)
     new = {'tokens': token, 'logp': logp}

@@ -94,7 +94,7 @@ def targets(critic: Critic, batch: Batch) -> jax.Array | None:
   """Computes the regression targets of the output, [N,T]; None if it is
   trained on the outcome alone.
   """
-  if critic.output != 'values':
+  if critic.output != VALUES:
     return None
   return losses.critic_targets(
     critic.objective,
@@ -142,7 +142,7 @@ def _values(critic: Critic, params, policy, batch: Batch) -> jax.Array:
   body = _body(critic, params['body'], policy)
   hidden = critic.model.hidden(body, batch.tokens, batch.valid)
   hidden = hidden[:, critic.start - 1 : -1].astype(jnp.float32)
-  values = jnp.einsum('ntd,d->nt', hidden, params['value_head'])
+  values = jnp.einsum('ntd,d->nt', hidden, params[VALUE_HEAD])
   return jnp.pad(values, ((0, 0), (critic.start, 0)))
 
 
@@ -194,12 +194,31 @@ def _reward(critic: Critic, params, policy, rows: Batch | Rows) -> jax.Array:
   """Computes the reward of each row, [N], from the hidden state of its last
   token.
   """
+  return _at(_last(rows), HEAD, critic, params, policy, rows)
+
+
+def state_values(
+  critic: Critic, stop: jax.Array, params, policy, rows: Rows
+) -> jax.Array:
+  """Computes V of the state after the last token of rows, [N]; of rows that
+  have ended, V of the state before that token: V is not trained after it.
+
+  Args:
+    critic: of output VALUES; stop: i32 [E], tokens that end a completion.
+  """
+  last = _last(rows)
+  token = jnp.take_along_axis(rows.tokens, last[:, None], axis=1)
+  last -= jnp.any(token == stop, axis=1)
+  return _at(last, VALUE_HEAD, critic, params, policy, rows)
+
+
+def _at(last, head: str, critic: Critic, params, policy, rows) -> jax.Array:
+  """Computes the output of a head at a column of each row, [N]."""
   body = _body(critic, params['body'], policy)
   hidden = critic.model.hidden(body, rows.tokens, rows.valid)
-  last = _last(rows)
   at_last = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
   # A sum, not a product of matrices: TPUs multiply in bfloat16.
-  return jnp.sum(at_last.astype(jnp.float32) * params[HEAD], axis=-1)
+  return jnp.sum(at_last.astype(jnp.float32) * params[head], axis=-1)
 
 
 def _step_logits(critic: Critic, params, policy, rows) -> jax.Array:
@@ -282,14 +301,15 @@ def _pair_loss(critic: Critic, params, policy, batch, target, denominators):
   }
 
 
+VALUES, VALUE_HEAD = 'values', 'value_head'
 REWARD_MODEL, STEPS, HEAD = 'reward_model', 'step_reward', 'reward_head'
 REWARD_MODELS = REWARD_MODEL, STEPS  # trained alone, in stages of their own
-_value_init = functools.partial(_with_head, 'value_head')
+_value_init = functools.partial(_with_head, VALUE_HEAD)
 _reward_init = functools.partial(_with_head, HEAD)
 
 # output -> (own first weights, output, loss).
 KINDS = {
-  'values': (_value_init, _values, _value_loss),
+  VALUES: (_value_init, _values, _value_loss),
   'process_reward': (_copy, _implicit_reward, _prm_loss),
   REWARD_MODEL: (_reward_init, _reward, _pair_loss),
   STEPS: (_reward_init, _step_logits, _step_loss),

@@ -17,6 +17,7 @@ same lines. A line may have these fields, too (`OPTIONAL`):
                          itself (temperature 1, no filter)
   base_logp              the same of another model, that KL is measured to
   p_correct              probability that the completion is correct, of a judge
+  generated              tokens that a search sampled for the completion
   entropy                nats, mean over its tokens, of the policy itself
   confidence             stated confidence in the answer, 0 to 1
   trace                  whether the reasoning before the answer is correct
@@ -52,8 +53,8 @@ from jaxrl_reason.verifiers.verdict import Verdict, plain_of, read_plain
 FIELDS = ('problem', 'sample', 'completion', 'length', 'truncated', 'verdict')
 OPTIONAL = (
   'suite', 'model', 'variant', 'temperature', 'step', 'stage', 'logp',
-  'base_logp', 'p_correct', 'entropy', 'confidence', 'trace', 'at_budget',
-  'reward', 'advantage', 'conversation', 'tokens', 'top',
+  'base_logp', 'p_correct', 'generated', 'entropy', 'confidence', 'trace',
+  'at_budget', 'reward', 'advantage', 'conversation', 'tokens', 'top',
 )  # fmt: skip
 
 

@@ -372,7 +372,7 @@ def test_an_evaluation_weights_votes_by_the_reward_model(rewarded, tmp_path):
   [
     ('nowhere', "--judge='nowhere': "),
     ('{where}@99', 'has no checkpoint of step 99'),
-    ('{plain}', 'has no checkpoint with a reward model, and was not trained'),
+    ('{plain}', 'has no checkpoint with a reward model or a value head'),
   ],
 )
 def test_a_judge_that_is_no_reward_model_is_refused(
