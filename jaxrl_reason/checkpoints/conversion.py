@@ -22,7 +22,7 @@ from jaxrl_reason.checkpoints import (
   pretrained,
 )
 from jaxrl_reason.hosts import reading
-from jaxrl_reason.models import families, weights
+from jaxrl_reason.models import families, transformer, weights
 from jaxrl_reason.models.adapters import frozen, lora, steering
 from jaxrl_reason.models.config import Config
 
@@ -79,7 +79,9 @@ def write_peft(source: epath.Path, target: pathlib.Path) -> str:
   kept = source / pretrained.FOLDER / pretrained.SOURCE
   name = reading.json_object(kept)['name'] if kept.is_file() else ''
   name = name.removeprefix(pretrained.HUB)
-  lora.save_peft(target, params, lora_of_run(source), table, name, c.stacks)
+  specs = transformer.build(c).specs
+  settings = lora_of_run(source)
+  lora.save_peft(target, params, settings, table, specs, name, c.stacks)
   return f'{trees.n_params(params[lora.KEY]):,} parameters of adapters'
 
 

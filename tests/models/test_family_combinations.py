@@ -222,7 +222,8 @@ def test_adapters_alone_are_named_by_their_layers(tmp_path):
   beside = dict(lora=settings, trainable='lora/.*')
   model, params = built('glm4_moe', beside)
   c, table = config('glm4_moe'), families.FAMILIES['glm4_moe'].TENSORS
-  lora.save_peft(tmp_path, params, settings, table, stacks=c.stacks)
+  specs = model.specs
+  lora.save_peft(tmp_path, params, settings, table, specs, stacks=c.stacks)
   file = tmp_path / 'adapter_model.safetensors'
   found = pytest.importorskip('safetensors.numpy').load_file(file)
   for stack, layers in ('dense_layers', (0, 1)), ('layers', (2, 3, 4, 5)):
@@ -234,7 +235,7 @@ def test_adapters_alone_are_named_by_their_layers(tmp_path):
   model, params = built('gpt_oss', dict(lora=experts, trainable='lora/.*'))
   table = families.FAMILIES['gpt_oss'].TENSORS
   with pytest.raises(ValueError, match='an adapter per expert'):
-    lora.save_peft(tmp_path, params, experts, table)
+    lora.save_peft(tmp_path, params, experts, table, model.specs)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from jaxrl_reason import losses, sharding, trees
 from jaxrl_reason.base import Batch
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import adapters, families, spec
+from jaxrl_reason.models import adapters, families, spec, transformer
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.update import learner as learner_lib
@@ -248,9 +248,8 @@ def test_each_expert_has_its_adapter(rows, tmp_path):
     split = jax.jit(loss(model))(placed)
   np.testing.assert_allclose(split, got, rtol=1e-4, atol=1e-3)
   with pytest.raises(ValueError, match='mlp/down has an adapter per expert'):
-    lora.save_peft(
-      tmp_path, params, LORA, families.FAMILIES['qwen3_moe'].TENSORS
-    )
+    table = families.FAMILIES['qwen3_moe'].TENSORS
+    lora.save_peft(tmp_path, params, LORA, table, model.specs)
 
 
 @pytest.mark.parity
@@ -266,7 +265,7 @@ def test_peft_reads_the_adapters(tmp_path, rslora):
   params |= {lora.KEY: jax.tree.map(lambda x: x + 0.1, ab)}
   hf.save(tmp_path / 'base', lora.base_of(params), c, dtype='float32')
   table = families.FAMILIES['qwen2'].TENSORS
-  lora.save_peft(tmp_path / 'peft', params, settings, table)
+  lora.save_peft(tmp_path / 'peft', params, settings, table, model.specs)
   theirs = peft.PeftModel.from_pretrained(
     transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'base'),
     tmp_path / 'peft',
@@ -282,6 +281,67 @@ def test_peft_reads_the_adapters(tmp_path, rslora):
   )
 
 
-def test_fused_weights_have_no_adapters_on_disk(trio, tmp_path):
-  with pytest.raises(ValueError, match='attn/k is a part of one tensor'):
-    lora.save_peft(tmp_path, trio[2], LORA, families.FAMILIES['phi3'].TENSORS)
+@pytest.mark.parity
+@pytest.mark.parametrize('name', ['phi3', 'lfm2', 'granite4'])
+def test_peft_reads_the_adapters_of_fused_tensors(name, tmp_path):
+  peft = pytest.importorskip('peft')
+  torch = pytest.importorskip('torch')
+  import hf_models
+
+  whole = hf_models.make(name)
+  whole.save_pretrained(tmp_path / 'base')
+  c = families.from_hf(hf.read_config(tmp_path / 'base'))
+  base, params = transformer.build(c), hf.load(tmp_path / 'base', c)
+  targets = '.*attn/(q|v|k|z|o)'
+  if not c.experts:
+    targets += '|.*mlp/(gate|up|down)'
+  settings = dataclasses.replace(LORA, targets=targets)
+  model = adapters.attach(base, lora=settings)
+  ab = spec.init(model.specs[lora.KEY], jax.random.key(7))
+  params |= {lora.KEY: jax.tree.map(lambda x: x + 0.05, ab)}
+  table = families.tensors_of(hf.read_config(tmp_path / 'base'))
+  folder = tmp_path / 'peft'
+  lora.save_peft(folder, params, settings, table, model.specs, '', c.stacks)
+  theirs = peft.PeftModel.from_pretrained(whole, folder)
+  tokens = np.arange(10).reshape(2, 5)
+  valid = np.ones(tokens.shape, bool)
+  with torch.no_grad():
+    wanted = hf_models.logits(theirs, torch.tensor(tokens), torch.tensor(valid))
+  found = logits(model, params, (tokens, valid))
+  np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize('rslora', [False, True])
+@pytest.mark.parametrize('targets', ['.*attn/(q|v)|.*mlp/.*', '.*attn/k'])
+def test_fused_tensors_have_the_product_of_their_parts(
+  rslora, targets, tmp_path
+):
+  """The written adapter, times its scale, is the change of the whole tensor by
+  merged adapters, and zero at the parts without one.
+  """
+  load = pytest.importorskip('safetensors.numpy').load_file
+  _, base, params = small_model(kv_heads=1)
+  settings = dataclasses.replace(LORA, rslora=rslora, targets=targets)
+  model = adapters.attach(base, lora=settings)
+  ab = spec.init(model.specs[lora.KEY], jax.random.key(7))
+  params |= {lora.KEY: jax.tree.map(lambda x: x + 0.1, ab)}
+  table = families.FAMILIES['phi3'].TENSORS
+  lora.save_peft(tmp_path, params, settings, table, model.specs)
+  found = load(tmp_path / 'adapter_model.safetensors')
+  told = json.loads((tmp_path / 'adapter_config.json').read_text())
+  flat, whole = map(
+    trees.flatten, (params, lora.merged(params, settings.scale))
+  )
+  adapted = {p.rpartition('/')[0] for p in trees.flatten(ab)}
+  rows = [row for row in table if adapted & {*row.leaves}]
+  assert len(found) == 2 * 3 * len(rows)
+  for row in rows:
+    name = row.name.removesuffix('.weight').format(1)
+    a, b = (found[f'base_model.model.{name}.lora_{x}.weight'] for x in 'AB')
+    rank = told['rank_pattern'].get(name, told['r'])
+    assert a.shape[0] == b.shape[1] == rank
+    alpha = told['alpha_pattern'].get(name, told['lora_alpha'])
+    scale = alpha / (np.sqrt(rank) if rslora else rank)
+    changes = [np.asarray(whole[x][1] - flat[x][1]) for x in row.leaves]
+    wanted = [x.reshape(a.shape[1], -1).T for x in changes]
+    np.testing.assert_allclose(scale * b @ a, np.concatenate(wanted), atol=1e-5)

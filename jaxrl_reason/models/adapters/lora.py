@@ -126,57 +126,94 @@ def beside(params: dict, scale: float) -> dict:
 
 
 def save_peft(
-  folder, params: dict, c: Lora, table, base_name: str = '', stacks=None
+  folder, params: dict, c: Lora, table, specs, base_name: str = '', stacks=None
 ) -> None:
   """Writes the adapters alone, in the format that `peft` and vLLM read.
+
+  Adapters of weights that the family stores as one tensor are written as one
+  adapter of that tensor, with the sum of their ranks.
 
   Args:
     params: parameters with the subtree 'lora'.
     table: rows of `models.published.tensors` of the model's family.
+    specs: of the model.
     base_name: name of the base model.
     stacks: `Config.stacks` of the model; None: one stack of all layers.
 
   Raises:
-    ValueError: the family stores an adapted weight fused with others, or per
-      expert.
+    ValueError: an adapter is of an expert.
   """
   from safetensors.numpy import save_file
 
   folder, flat = pathlib.Path(folder), trees.flatten(params[KEY])
-  names = {r.leaves[0]: r.name for r in table if len(r.leaves) == 1}
-  tensors, modules = {}, set()
-  for path in sorted({p.rpartition('/')[0] for p in flat}):
-    if path not in names:
+  flat = {path: np.asarray(x) for path, x in flat.items()}
+  for path, x in flat.items():
+    if x.ndim > 3:  # layers, experts, a matrix
       raise ValueError(
-        f'{path} is a part of one tensor with others in this family, and peft '
-        'stores no adapter of a part of a tensor: export it merged'
+        f'{path.rpartition("/")[0]} has an adapter per expert, and peft stores '
+        'all experts as one fused parameter: export it merged'
       )
-    name = names[path].removesuffix('.weight')
-    if flat[f'{path}/a'].ndim > 3:  # layers, experts, a matrix
-      raise ValueError(
-        f'{path} has an adapter per expert, and peft stores all experts as one '
-        'fused parameter: export it merged'
-      )
-    modules.add(name.rpartition('.')[2])
-    for ours, theirs in (('a', 'lora_A'), ('b', 'lora_B')):
-      stacked = np.asarray(flat[f'{path}/{ours}'])
-      stack = (stacks or {}).get(path.partition('/')[0], range(len(stacked)))
-      for i, x in zip(stack, stacked, strict=True):
-        key = f'base_model.model.{name.format(i)}.{theirs}.weight'
+  tensors, ranks = {}, {}
+  for row in table:
+    parts = [leaf for leaf in row.leaves if f'{leaf}/a' in flat]
+    if not parts:
+      continue
+    a, b = _of_tensor(row.leaves, parts, flat, trees.flatten(specs))
+    stack = (stacks or {}).get(parts[0].partition('/')[0], range(len(a)))
+    for i, a_i, b_i in zip(stack, a, b, strict=True):
+      name = row.name.removesuffix('.weight').format(i)
+      ranks[name] = a.shape[-1]
+      for factor, x in (('lora_A', a_i), ('lora_B', b_i)):
+        key = f'base_model.model.{name}.{factor}.weight'
         tensors[key] = np.ascontiguousarray(x.T)
   folder.mkdir(parents=True, exist_ok=True)
   save_file(tensors, folder / 'adapter_model.safetensors', {'format': 'pt'})
-  config = {
+  config = _peft_config(c, ranks) | {'base_model_name_or_path': base_name}
+  (folder / 'adapter_config.json').write_text(json.dumps(config, indent=2))
+
+
+def _of_tensor(
+  leaves: tuple[str, ...], parts: list[str], flat: dict, specs: dict
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the adapter of a tensor that joins weights: a [L,I,R], b [L,R,O].
+
+  The columns of `a` are those of all parts, and `b` has the parts' factors on
+  its diagonal, so the product has the same columns as the parts' products.
+
+  Args:
+    leaves: all weights in the tensor; parts: those with an adapter.
+  """
+  a = np.concatenate([flat[f'{x}/a'] for x in parts], axis=-1)
+  if len(leaves) == 1:
+    return a, flat[f'{parts[0]}/b']
+  columns = [math.prod(specs[x].shape[2:]) for x in leaves]  # after layers, in
+  b = np.zeros((*a.shape[::2], sum(columns)), a.dtype)
+  row = 0
+  for path in parts:
+    own, at = flat[f'{path}/b'], sum(columns[: leaves.index(path)])
+    b[:, row : row + own.shape[1], at : at + own.shape[2]] = own
+    row += own.shape[1]
+  return a, b
+
+
+def _peft_config(c: Lora, ranks: dict[str, int]) -> dict:
+  """Returns the settings for `peft`; ranks: by the name of a tensor."""
+  other = {name: rank for name, rank in ranks.items() if rank != c.rank}
+  alphas = {
+    name: c.scale * (math.sqrt(rank) if c.rslora else rank)
+    for name, rank in other.items()
+  }
+  return {
     'peft_type': 'LORA',
     'task_type': 'CAUSAL_LM',
-    'base_model_name_or_path': base_name,
     'r': c.rank,
     'lora_alpha': c.alpha,
+    'rank_pattern': other,
+    'alpha_pattern': alphas,
     'use_rslora': c.rslora,
     'lora_dropout': 0.0,
     'bias': 'none',
     'fan_in_fan_out': False,
     'inference_mode': True,
-    'target_modules': sorted(modules),
+    'target_modules': sorted({name.rpartition('.')[2] for name in ranks}),
   }
-  (folder / 'adapter_config.json').write_text(json.dumps(config, indent=2))
