@@ -64,6 +64,9 @@ class RL(Training):
   # are device kernels with path='fused', and any reward that
   # `verifiers.compose` accepts with path='host'.
   rewards: dict = mapping(answer=dict(reward='task', weight=1.0))
+  # Text of one token after a problem that asks for a new one: the policy writes
+  # `samples` problems and answers each of them (docs/proposals.md); '': none.
+  propose: str = ''
   # Filters that select the rows to train on: names in rollouts.filters.FILTERS,
   # joined by +.
   filter: str = 'none'

@@ -46,6 +46,7 @@ from jaxrl_reason.run.rl import (
   hidden_settings,
   problem_pool,
   programs,
+  proposal_settings,
   reward_models,
   sources,
   split_step,
@@ -254,6 +255,10 @@ def fused_source(
   if league is not None:
     gen = dataclasses.replace(gen, model=league_lib.of_two(learn.model))
   source = FusedSource(gen, reward_fn, views, greedy, demos, league)
+  if rl.propose:
+    source = proposal_settings.around(
+      source, rl.propose, task_kernel, tokenizer
+    )
   if rl.in_flight.batches:
     source = InFlightSource(source, **rl.in_flight.to_dict())
   return rounds.nested(source, kinds), encode, sampling

@@ -35,6 +35,7 @@ UNDER = OPD | {
 JUDGED = {'rl.rewards.judge': dict(reward='verdict', weight=1.0)}
 VERDICT = {'rl.loss.sft_on': 'verdict', 'rl.loss.sft_coef': 0.3}
 NOVELTY = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.1)}
+PROPOSE = {'rl.propose': '?'}
 LEAGUE = {'rl.turns.env': 'subtraction', 'rl.league.share': 0.5}
 TWO = {'sampler_mesh': (1, 4, 1)}
 EIGHT = TWO | {'sampler_dtype': 'int8'}
@@ -488,6 +489,48 @@ EXAMPLES = [
   (
     LEAGUE | {'rl.algorithm': 'echo'},
     "sft_on='observations' and rl.league.sha",
+  ),
+  (
+    PROPOSE | {'rl.samples': 1, 'rl.algorithm': 'reinforce'},
+    'one answer to a p',
+  ),
+  (
+    PROPOSE | {'rl.rewards.answer.kwargs': {'x': 1}},
+    'the reward of the task al',
+  ),
+  (PROPOSE | {'rl.algorithm': 'remax'}, 'a greedy proposal has no reward'),
+  (PROPOSE | POOL, 'statistics of problems would count proposals'),
+  (PROPOSE | {'rl.path': 'host'}, "rl.path='host' and rl.propose='.'"),
+  (PROPOSE | TWO, "sampler_mesh=.1, 4, 1. and rl.propose='.'"),
+  (PROPOSE | {'rl.turns.env': 'guess'}, "env='guess' and rl.propose='.'"),
+  (
+    PROPOSE | {'rl.chunks.tokens': 8, 'rl.chunks.carry': 2},
+    "rl.chunks.tokens=8 and rl.propose='.'",
+  ),
+  (PROPOSE | TREE, "rl.tree.width=2 and rl.propose='.'"),
+  (PROPOSE | FLIGHT, "rl.in_flight.batches=3 and rl.propose='.'"),
+  (PROPOSE | QUEUE, "rl.staleness=2 and rl.propose='.'"),
+  (PROPOSE | {'rl.refill_rounds': 1}, "rl.refill_rounds=1 and rl.propose='.'"),
+  (PROPOSE | {'rl.extra.groups': 2}, "rl.extra.groups=2 and rl.propose='.'"),
+  (PROPOSE | HINTS, "rl.hints.room=[0-9]* and rl.propose='.'"),
+  (PROPOSE | DEMOS, "rl.demos=1 and rl.propose='.'"),
+  (PROPOSE | REPLAY, "rl.replay.rows=8 and rl.propose='.'"),
+  (
+    PROPOSE | {'rl.role_decay': 0.9, 'rl.algorithm': 'reinforce'},
+    "rl.role_decay=0.9 and rl.propose='.'",
+  ),
+  (
+    PROPOSE | UNDER,
+    "rl.teacher.prompt=.* and rl.propose='.'",
+  ),
+  (PROPOSE | {'rl.archive': 1}, "rl.archive=1 and rl.propose='.'"),
+  (
+    PROPOSE | {'rl.shaping.historical': 0.1},
+    "rl.shaping.historical=0.1 and rl.propose='.'",
+  ),
+  (
+    PROPOSE | {'rl.padding': 'shared:1'},
+    "padding='shared:1' and rl.propose='.'",
   ),
   (LEAGUE | TWO, 'rl.league.share=0.5 and sampler_mesh=.* cannot be'),
   ({'rl.tree.width': 1}, 'rl.tree.width=1: a fork has at least 2 children'),

@@ -37,6 +37,7 @@ from jaxrl_reason.run.checks import (
 )
 from jaxrl_reason.run.process import compile_log
 from jaxrl_reason.run.records import trackers
+from jaxrl_reason.run.rl import proposal_settings
 from jaxrl_reason.update import critics, optim, packing
 from jaxrl_reason.verifiers import compose
 
@@ -147,6 +148,7 @@ def _check_stages(config: Run, shards: int) -> None:
       rules.refuse(rules.section, key, part, PART)
       rules.refuse(part_rules, key, part)
     rules.refuse(mesh_checks.sampler_rules, config)
+    rules.refuse(proposal_settings.proposal_rules, config)
     selection_checks.check(config.rl)
     off_policy_checks.check(config.rl, config.objective)
     _check_optimizer(
@@ -311,7 +313,10 @@ def reward_model_rules(c: RewardModel) -> rules.Rows:
 def rl_row_rules(kind: str, c: RL, shards: int) -> rules.Rows:
   del kind
   rows = c.rows + c.replay.rows + c.extra.groups * c.samples
+  rows += c.rows * c.samples * bool(c.propose)
   name = f'rl.prompts {c.prompts} x rl.samples {c.samples}'
+  if c.propose:
+    name += ' x (1 + rl.samples)'
   if c.replay.rows:
     name += f' + rl.replay.rows {c.replay.rows}'
   if c.extra.groups:

@@ -1,0 +1,74 @@
+"""Evaluates arithmetic that a policy wrote, on the device.
+
+7+5-3*2=      18, from left to right: the problems of the task `arithmetic`
+7+5-3%10=     9, modulo 10
+"""
+
+import jax
+import jax.numpy as jnp
+
+LIMIT = 10**6  # largest size of a result before the modulus
+DIGITS = 2  # of an operand at most
+
+
+def _apply(total, op, number):
+  """Returns the result of one operation."""
+  minus = jnp.where(op == ord('-'), total - number, total + number)
+  return jnp.where(op == ord('*'), total * number, minus)
+
+
+def _read(state: dict, now: tuple) -> tuple[dict, None]:
+  """Reads one byte, if it is before the end of the text."""
+  c, there = now
+  digit = (c >= ord('0')) & (c <= ord('9'))
+  operator = (c == ord('+')) | (c == ord('-')) | (c == ord('*'))
+  percent, end = c == ord('%'), c == ord('=')
+  has_number, reduces = state['digits'] > 0, state['reduces']
+  number = state['number'] * 10 + jnp.where(digit, c - ord('0'), 0)
+  result = _apply(state['total'], state['op'], state['number'])
+  closes = operator | percent | end
+  folds = closes & ~reduces
+  modulus = jnp.maximum(state['number'], 1)
+  total = jnp.where(folds, result, state['total'])
+  total = jnp.where(end & reduces, total % modulus, total)
+  n_ops = state['n_ops'] + operator
+  fine = state['fine'] & ~state['ended'] & (digit | (closes & has_number))
+  fine &= ~digit | (state['digits'] < DIGITS)
+  fine &= ~operator | ~reduces
+  fine &= ~percent | (~reduces & (n_ops > 0))
+  fine &= ~end | (n_ops > 0)
+  fine &= ~(end & reduces) | (state['number'] > 0)
+  fine &= jnp.abs(total) <= LIMIT
+  new = {
+    'total': jnp.clip(total, -LIMIT, LIMIT),
+    'op': jnp.where(operator, c, state['op']),
+    'number': jnp.where(digit, jnp.minimum(number, 99), 0),
+    'digits': jnp.where(digit, state['digits'] + 1, 0),
+    'n_ops': n_ops,
+    'reduces': reduces | percent,
+    'ended': state['ended'] | end,
+    'fine': fine,
+  }
+  return {k: jnp.where(there, x, state[k]) for k, x in new.items()}, None
+
+
+def evaluate(text: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Evaluates expressions of one operator or more that end in `=`.
+
+  Args:
+    text: u8 [N,W]; length: i32 [N], bytes of it.
+
+  Returns:
+    (values i32 [N], whether the text is such an expression, bool [N]).
+  """
+  n, w = text.shape
+  zero, no = jnp.zeros(n, jnp.int32), jnp.zeros(n, bool)
+  state = {
+    'total': zero, 'op': zero + ord('+'), 'number': zero, 'digits': zero,
+    'n_ops': zero, 'reduces': no, 'ended': no, 'fine': ~no,
+  }  # fmt: skip
+  there = jnp.arange(w)[:, None] < length
+  given = text.T.astype(jnp.int32), there
+  state, _ = jax.lax.scan(_read, state, given)
+  fine = state['fine'] & state['ended'] & (length <= w)
+  return jnp.where(fine, state['total'], 0), fine

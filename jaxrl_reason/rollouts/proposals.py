@@ -1,0 +1,175 @@
+"""Proposer and solver: the policy writes the problems that it solves.
+
+Absolute Zero (https://arxiv.org/abs/2505.03335), on arithmetic:
+
+  problem + `ask` -> G proposals -> evaluated by the program -> the valid ones
+  are prompts -> G answers to each of them
+
+A proposal has the reward 1 - s if a share s of its answers is right and 0 < s <
+1, otherwise 0, and -1 if it is no valid problem. An answer has the reward of
+the kernel. The samples of a problem, and the answers to a proposal, are groups,
+so both roles have baselines of their own.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import sharding
+from jaxrl_reason.base import Metrics, Prompts, Rollout, Trajectories
+from jaxrl_reason.envs import row_bytes
+from jaxrl_reason.rewards import kernels
+from jaxrl_reason.rewards.kernels import left_to_right
+from jaxrl_reason.rollouts import group_arrays
+from jaxrl_reason.rollouts.fused import FusedSource
+from jaxrl_reason.rollouts.rounds import key_of_round
+
+INVALID = -1.0  # the reward of a proposal that is no problem
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProposalSource:
+  """Samples proposals and the answers to them; itself a source.
+
+  Attributes:
+    source: of completions.
+    ask: the token after a problem that asks for a new one.
+    bytes_of, n_bytes: see `kernels.token_bytes_table`.
+  """
+
+  source: FusedSource
+  ask: int
+  bytes_of: np.ndarray
+  n_bytes: np.ndarray
+
+  def __call__(
+    self, params, control, prompts: Prompts, root, step, sampling, stop
+  ) -> Trajectories:
+    """Returns B groups of proposals and B*G groups of answers."""
+    rest = step, sampling, stop
+    asked = requests(prompts, self.ask)
+    first = self.source(params, control, asked, root, *rest)
+    tasks, fine = self.problems(prompts, first.rollout, stop)
+    root = key_of_round(root, 1)
+    second = self.source(params, control, tasks, root, *rest)
+    return combined(first, second, fine)
+
+  def problems(
+    self, prompts: Prompts, rollout: Rollout, stop: jax.Array
+  ) -> tuple[Prompts, jax.Array]:
+    """Makes prompts of proposals.
+
+    Returns:
+      (prompts [B*G,...]; whether the proposal is a problem, bool [B*G]. The
+      prompt of another proposal is the problem that it was asked with).
+    """
+    (n, c), p = rollout.tokens.shape, prompts.tokens.shape[1]
+    is_stop = jnp.any(rollout.tokens[..., None] == stop, axis=-1)
+    own = rollout.sampled & ~is_stop
+    size = own.sum(axis=1)
+    text, length = kernels.to_bytes(
+      rollout.tokens, own, self.bytes_of, self.n_bytes,
+      max_bytes=c * self.bytes_of.shape[1],
+    )  # fmt: skip
+    value, fine = left_to_right.evaluate(text, length)
+    fine &= ~rollout.truncated & (size <= p)
+    at = jnp.arange(p) - (p - size[:, None])
+    new = jnp.take_along_axis(rollout.tokens, jnp.clip(at, 0, c - 1), axis=1)
+    old = jax.tree.map(lambda x: batch_lib.per_row(x, n), prompts)
+
+    def pick(new, old):
+      chosen = fine.reshape(-1, *[1] * (old.ndim - 1))
+      return sharding.rows(jnp.where(chosen, new, old))
+
+    answer = _encoded(value, next(iter(old.answer.values())))
+    return old.replace(
+      tokens=pick(jnp.where(at >= 0, new, 0), old.tokens),
+      valid=pick(at >= 0, old.valid),
+      answer={k: jax.tree.map(pick, answer, x) for k, x in old.answer.items()},
+    ), fine
+
+
+def requests(prompts: Prompts, ask: int) -> Prompts:
+  """Returns the prompts [B,P] with the token `ask` at their ends. If a prompt
+  has P tokens, the first one is dropped.
+  """
+  tokens = jnp.roll(prompts.tokens, -1, axis=1).at[:, -1].set(ask)
+  valid = jnp.roll(prompts.valid, -1, axis=1).at[:, -1].set(True)
+  return prompts.replace(tokens=tokens, valid=valid)
+
+
+def _encoded(value: jax.Array, like: dict) -> dict[str, jax.Array]:
+  """Encodes integers i32 [N] as `kernels.final.encode_integer` does."""
+  digits, size = jax.vmap(row_bytes.number)(jnp.abs(value))
+  zero, width = value == 0, like['digits'].shape[1]
+  digits = jnp.pad(digits, ((0, 0), (0, max(0, width - digits.shape[1]))))
+  return {
+    'digits': jnp.where(zero[:, None], 0, digits[:, :width]),
+    'n_digits': jnp.where(zero, 0, size),
+    'negative': value < 0,
+  }
+
+
+def combined(
+  first: Trajectories, second: Trajectories, fine: jax.Array
+) -> Trajectories:
+  """Joins proposals and answers to the trajectories of a step.
+
+  Args:
+    fine: bool [B*G], proposals that are problems. Answers to other proposals
+      are not trained on.
+  """
+  n, g = len(fine), len(second.reward.total) // len(fine)
+  right = (second.reward.parts[:, 0] > 0.5).reshape(n, g)
+  rate = right.mean(axis=1)
+  gained = jnp.where((rate > 0) & (rate < 1), 1 - rate, 0.0)
+  reward = first.reward.replace(
+    total=jnp.where(fine, gained, INVALID),
+    parts=jnp.zeros_like(first.reward.parts),
+    valid=jnp.ones_like(fine),
+    answer_id=jnp.full_like(first.reward.answer_id, -1),
+  )
+  own = batch_lib.per_row(fine, n * g)
+  sampled = second.rollout.sampled & own[:, None]
+  rollout = second.rollout.replace(sampled=sampled, length=sampled.sum(axis=1))
+  of_solver = second.reward.replace(
+    total=jnp.where(own, second.reward.total, 0.0),
+    parts=jnp.where(own[:, None], second.reward.parts, 0.0),
+  )
+  first = first.replace(reward=reward)
+  second = second.replace(rollout=rollout, reward=of_solver)
+  groups = map(group_arrays.of, (first, second))
+  both = group_arrays.to_rows(group_arrays.joined(*groups))
+  account = group_arrays.account(both)
+  told = metrics(first, second, fine, rate)
+  return both.replace(account=account.replace(metrics=told))
+
+
+def metrics(
+  first: Trajectories, second: Trajectories, fine: jax.Array, rate: jax.Array
+) -> Metrics:
+  """Summarises both roles: rewards, tokens, and the share of valid proposals;
+  of valid proposals, the solve rate and the share with 0 < rate < 1.
+  """
+  n = jnp.maximum(fine.sum(), 1)
+
+  def mean(x):
+    return jnp.where(fine, x, 0).sum() / n
+
+  g = len(second.reward.total) // len(fine)
+  answers, lengths = (
+    x.reshape(-1, g).mean(axis=1)
+    for x in (second.reward.total, second.rollout.length)
+  )
+  return {
+    'role/proposer/reward': first.reward.total.mean(),
+    'role/proposer/length': first.rollout.length.mean(dtype=jnp.float32),
+    'role/proposer/valid': fine.mean(dtype=jnp.float32),
+    'role/proposer/learnable': mean((rate > 0) & (rate < 1)),
+    'role/solver/reward': mean(answers),
+    'role/solver/length': mean(lengths),
+    'role/solver/rate': mean(rate),
+  }

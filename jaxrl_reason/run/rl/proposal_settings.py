@@ -1,0 +1,91 @@
+"""Proposals of problems, as set by `rl.propose`."""
+
+from typing import Any
+
+from jaxrl_reason import losses
+from jaxrl_reason.config import Run, rules
+from jaxrl_reason.data import controllers
+from jaxrl_reason.rewards import kernels
+from jaxrl_reason.rollouts.fused import FusedSource
+from jaxrl_reason.rollouts.proposals import ProposalSource
+from jaxrl_reason.update import packing
+
+REWARD = {'reward': 'task'}
+
+
+def around(
+  source: FusedSource, ask: str, task_kernel: Any, tokenizer: Any
+) -> ProposalSource:
+  """Builds the source of proposals and answers around that of completions.
+
+  Raises:
+    ValueError: `ask` is no single token, or the task has another kernel than
+      that of integers.
+  """
+  ids = tokenizer.encode(ask)
+  if len(ids) != 1:
+    raise ValueError(
+      f'rl.propose={ask!r} has {len(ids)} tokens; choose a text of one token'
+    )
+  if task_kernel != 'integer':
+    raise ValueError(
+      f'rl.propose={ask!r} evaluates integer arithmetic, and the kernel of the '
+      f'data is {task_kernel!r}; set data.name=arithmetic'
+    )
+  return ProposalSource(source, ids[0], *kernels.token_bytes_table(tokenizer))
+
+
+def proposal_rules(run: Run) -> rules.Rows:
+  """Refuses what proposals do not work with."""
+  c, d = run.rl, run.data
+  if not c.propose:
+    return ()
+  key = f'rl.propose={c.propose!r}'
+  needs = losses.needs(run.objective)
+  specs = [
+    {k: v for k, v in x.items() if k != 'weight'} for x in c.rewards.values()
+  ]
+  return (
+    (
+      c.samples < 2,
+      f'rl.samples={c.samples} and {key}: one answer to a proposal is all '
+      'right or all wrong; set it to 2 or more',
+    ),
+    (
+      specs != [REWARD],
+      f'rl.rewards={dict(c.rewards)} and {key}: an answer has the reward of '
+      "the task alone; set rl.rewards={'answer': {'reward': 'task'}}",
+    ),
+    (
+      'greedy_reward' in needs,
+      f'rl.algorithm={c.algorithm!r} and {key}: a greedy proposal has no '
+      'reward; use another algorithm',
+    ),
+    (
+      controllers.is_on(d),
+      f'data.controller.name={d.controller.name!r}, or data.sources, and '
+      f'{key}: statistics of problems would count proposals; set '
+      'data.controller.name=none',
+    ),
+    *rules.apart(
+      f' and {key} cannot be combined; set one of them to its default',
+      rl__path=c.path == 'host' and c.path,
+      sampler_mesh=run.sampler_mesh and tuple(run.sampler_mesh),
+      rl__turns__env=c.turns.env,
+      rl__chunks__tokens=c.chunks.tokens,
+      rl__tree__width=c.tree.width,
+      rl__in_flight__batches=c.in_flight.batches,
+      rl__staleness=c.staleness,
+      rl__refill_rounds=c.refill_rounds,
+      rl__extra__groups=c.extra.groups,
+      rl__hints__room=c.hints.room,
+      rl__demos=c.demos,
+      rl__replay__rows=c.replay.rows,
+      rl__role_decay=c.role_decay,
+      rl__teacher__prompt=c.teacher.prompt,
+      rl__archive=c.archive,
+      rl__shaping__historical=c.shaping.historical,
+      rl__padding=isinstance(packing.choose(c, 1), packing.Shared)
+      and c.padding,
+    ),
+  )

@@ -1,0 +1,187 @@
+"""Proposals of problems: the values, the prompts, the rewards and the masks."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason.base import Prompts, Reward, Rollout, Trajectories
+from jaxrl_reason.rewards.kernels import (
+  final,
+  left_to_right,
+  to_bytes,
+  token_bytes_table,
+)
+from jaxrl_reason.rollouts import proposals, sampler
+from jaxrl_reason.verifiers import tasks
+
+B, G, P, C = 2, 3, 9, 8
+WORDS = [b'', b'', *[c.encode() for c in '0123456789+-*%=#? ']]
+ID = {word: i for i, word in enumerate(WORDS) if word}
+
+
+class Toy:
+  """A tokenizer with one token for each character."""
+
+  def token_bytes(self):
+    return WORDS
+
+
+def value_of(text):
+  """Returns the value of an expression, or None if it is none."""
+  if not re.fullmatch(r'[0-9]{1,2}([+*-][0-9]{1,2})+(%[0-9]{1,2})?=', text):
+    return None
+  body, _, modulus = text[:-1].partition('%')
+  first, *rest = re.findall(r'[+*-]?[0-9]+', body)
+  total = int(first)
+  for x in rest:
+    number = int(x[1:])
+    total = {'+': total + number, '-': total - number}.get(x[0], total * number)
+    if abs(total) > 10**6:
+      return None
+  if modulus:
+    return total % int(modulus) if int(modulus) else None
+  return total
+
+
+def test_values_equal_those_of_python():
+  rng = np.random.default_rng(0)
+  texts = [
+    tasks.example('arithmetic', 0, i, split='train')['prompt']
+    for i in range(20)
+  ]
+  texts += ['', '=', '7=', '7+=', '+7=', '7+5', '7+5==', '7+5=1', '123+1=']
+  texts += ['7+5%0=', '7+5%3%2=', '7%3=', '7+5%3+1=', '3-9%10=', '99*99*99*99=']
+  texts += [
+    ''.join(rng.choice(list('0123456789+-*%= '), rng.integers(3, 9)))
+    for _ in range(300)
+  ]
+  for _ in range(300):
+    chain = ''.join(
+      f'{rng.integers(0, 100)}{rng.choice(list("+-*"))}' for _ in range(4)
+    )
+    end = f'%{rng.integers(0, 100)}=' if rng.random() < 0.5 else '='
+    texts.append(chain[:-1] + end)
+  width = max(map(len, texts))
+  data = np.stack(
+    [np.frombuffer(x.encode().ljust(width, b'\0'), np.uint8) for x in texts]
+  )
+  size = jnp.asarray([len(x) for x in texts])
+  value, fine = jax.jit(left_to_right.evaluate)(jnp.asarray(data), size)
+  want = [value_of(x) for x in texts]
+  assert [bool(x) for x in fine] == [x is not None for x in want]
+  assert value.tolist() == [x or 0 for x in want]
+  kept = [x for x in want if x is not None]
+  assert len(kept) > 150 and min(kept) < 0 and len(kept) < len(want) - 100
+
+
+def encoded(answers):
+  rows = [final.encode_integer({'answer': str(x)}) for x in answers]
+  return {'answer': jax.tree.map(lambda *x: np.stack(x), *rows)}
+
+
+def scripted(texts):
+  """Returns the rollout of texts; `.` is a stop token."""
+  n = len(texts)
+  tokens = np.zeros((n, C), np.int32)
+  for row, text in zip(tokens, texts):
+    ids = [1 if c == '.' else ID[c.encode()] for c in text]
+    row[: len(ids)] = ids
+  size = np.array([len(x) for x in texts])
+  sampled = jnp.asarray(np.arange(C) < size[:, None])
+  truncated = jnp.asarray([not x.endswith('.') for x in texts])
+  return Rollout(
+    tokens=jnp.asarray(tokens), sampled=sampled, length=jnp.asarray(size),
+    logp=-1.0 * sampled, truncated=truncated, temperature=jnp.ones(n),
+    version=0 * tokens, turn=sampled.astype(jnp.int32),
+    node=sampler.nodes(sampled, G),
+  )  # fmt: skip
+
+
+def text_of(row, valid):
+  return b''.join(WORDS[i] for i, ok in zip(row.tolist(), valid) if ok).decode()
+
+
+PROPOSED = ['7-9=.', '2*6%5=.', '7+.', '4+4=.', '9*9=', '1+2+3=.']
+ANSWERS = [
+  '#-2.', '#2.', '#-2.', '1#2.', '#2.', '#2.', '#7.', '#7.', '#7.',
+  '#9.', '#1.', '#2.', '#9.', '#9.', '#9.', '#6.', '#7.', '#8.',
+]  # fmt: skip
+RATES = [2 / 3, 1, None, 0, None, 1 / 3]
+
+
+@functools.cache
+def play():
+  """Returns (trajectories, prompts of each call) of the scripted samples."""
+  table, calls = token_bytes_table(Toy()), []
+
+  def source(params, control, prompts, root, step, sampling, stop):
+    calls.append(prompts)
+    out = scripted(PROPOSED if len(calls) == 1 else ANSWERS)
+    n = out.tokens.shape[0]
+    text, size = to_bytes(out.tokens, out.sampled, *table, max_bytes=C)
+    answers = jax.tree.map(
+      lambda x: batch_lib.per_row(x, n), prompts.answer['answer']
+    )
+    score = final.score_integer(text, size, answers)
+    ids = final.answer_ids(text, size)
+    return Trajectories(
+      prompts, out, Reward(score, score[:, None], score >= 0, ids)
+    )
+
+  problems = ['5+4=', '11+22+33=']
+  tokens = np.zeros((B, P), np.int32)
+  for row, text in zip(tokens, problems):
+    row[P - len(text) :] = [ID[c.encode()] for c in text]
+  prompts = Prompts(
+    jnp.asarray(tokens), jnp.asarray(tokens > 0), jnp.arange(B) + 5,
+    encoded([9, 66]),
+  )  # fmt: skip
+  both = proposals.ProposalSource(source, ID[b'?'], *table)
+  key, stop = jax.random.key(0), jnp.array([1, -1])
+  found = both(None, None, prompts, key, jnp.int32(0), None, stop)
+  return found, calls
+
+
+def test_prompts_ask_for_problems_and_then_have_them():
+  _, (asked, tasks_) = play()
+  got = [text_of(*x) for x in zip(asked.tokens, asked.valid)]
+  assert got == ['5+4=?', '1+22+33=?']
+  got = [text_of(*x) for x in zip(tasks_.tokens, tasks_.valid)]
+  old = ['5+4='] * 3 + ['11+22+33='] * 3
+  want = [
+    new[:-1] if rate is not None else before
+    for new, rate, before in zip(PROPOSED, RATES, old)
+  ]
+  assert got == want
+  values = [value_of(x) for x in want]
+  jax.tree.map(np.testing.assert_array_equal, tasks_.answer, encoded(values))
+
+
+def test_rewards_are_learnability_and_right_answers():
+  found, _ = play()
+  n = B * G
+  reward, mask = np.asarray(found.reward.total), found.rollout.sampled
+  want = [-1 if s is None else 1 - s if 0 < s < 1 else 0 for s in RATES]
+  np.testing.assert_allclose(reward[:n], want, atol=1e-6)
+  for i, rate in enumerate(RATES):
+    rows = slice(n + i * G, n + (i + 1) * G)
+    assert np.asarray(mask[rows]).any() == (rate is not None)
+    assert reward[rows].mean() == np.float32(rate or 0)
+  batch = batch_lib.make_batch(found)
+  assert batch.group.tolist() == np.repeat(np.arange(B + n), G).tolist()
+  assert batch.mask.shape == (n + n * G, P + C)
+  np.testing.assert_array_equal(batch.reward, reward)
+  np.testing.assert_array_equal(found.account.seen.reward[0], reward)
+  told = {
+    k.removeprefix('role/'): float(x) for k, x in found.account.metrics.items()
+  }
+  rates = [x for x in RATES if x is not None]
+  assert np.isclose(told['proposer/valid'], 4 / 6)
+  assert np.isclose(told['proposer/learnable'], 2 / 4)
+  assert np.isclose(told['proposer/reward'], np.mean(want))
+  assert np.isclose(told['solver/rate'], np.mean(rates))
+  assert np.isclose(told['solver/reward'], np.mean(rates))
