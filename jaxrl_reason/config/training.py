@@ -93,6 +93,8 @@ class Supervised(Training):
   # Answers of a teacher in place of the solutions of the data: a file of
   # `jaxrl evaluate --top_logprobs=K`, or its folder.
   teacher: str = ''
+  # Least score of the answers of `teacher` to learn from; 0: all answers.
+  least_score: Share = 0.0
   # forward, reverse, jsd or tv, see rl.loss.distill; topk only.
   divergence: str = 'forward'
   # Padding in the passes over rows, as in rl.padding: whole, packed:TOKENS or

@@ -14,7 +14,7 @@ import base64
 import binascii
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -132,18 +132,46 @@ def load(
   return found
 
 
+def of_score(found: Sequence, least: float) -> Sequence:
+  """Returns the records whose verdict has at least a score; 0: all records.
+
+  Raises:
+    ValueError: a record has no verdict, or no record has such a score.
+  """
+  if not least:
+    return found
+  scores = [row['score'] for row in found]
+  if None in scores:
+    raise ValueError(
+      f'sft.least_score={least:g}: {found[scores.index(None)]["place"]} has no '
+      'verdict: write it with `jaxrl grade`, or set sft.least_score=0'
+    )
+  kept = np.flatnonzero(np.array(scores) >= least)
+  if not len(kept):
+    raise ValueError(
+      f'sft.least_score={least:g}: none of the {len(scores)} answers of '
+      f'{KEY} has this score, the highest has {max(scores):g}'
+    )
+  return pipeline.Subset(found, kept)
+
+
 def with_answers(
-  problems: Problems, configs: Iterable, tokenizer, render
+  problems: Problems, configs: Sequence, tokenizer, render
 ) -> Problems:
   """Returns the problems with the records of the stages' teachers.
 
   Args:
     configs: of the stages with `sft.teacher`.
+
+  Raises:
+    ValueError: also of `of_score`, before an earlier stage begins.
   """
   found = {
     c.sft.teacher: load(c.sft.teacher, c.data, tokenizer, render)
     for c in configs
   }
+  for c in configs:
+    of_score(found[c.sft.teacher], c.sft.least_score)
   return dataclasses.replace(problems, pairs=problems.pairs | found)
 
 
@@ -187,7 +215,7 @@ def blank(path: str) -> dict:
     except BadRow as e:
       raise BadRow(f'{file}, row {number}: {e}') from e
     top = field([0], np.zeros((1, k)), np.zeros((1, k + 1)), '')
-    return {'prompt': '', 'top': top}
+    return {'prompt': '', 'top': top, 'score': 1.0}
   raise ValueError(f'{file} has no rows')
 
 
@@ -242,5 +270,7 @@ def _keyed(row) -> tuple[dict, int]:
     raise BadRow("its 'top' has no list of token ids in 'tokens'")
   arrays(top)
   found = {'prompt': prompt, 'top': dict(top), 'model': row.get('model', '')}
+  verdict = row.get('verdict')
+  found['score'] = verdict.get('score') if isinstance(verdict, dict) else None
   parts = (prompt, repr(top['tokens']), *map(str, top.values()))
   return found, key_of('\0'.join(parts))

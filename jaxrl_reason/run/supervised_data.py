@@ -43,7 +43,9 @@ def examples(
       return pairs, step_labels.encoder(c, d, tokenizer)
     return pairs, preference_pairs.encoder(c, d, pairs, tokenizer)
   if c.teacher:
-    return problems.pairs[c.teacher], _taught(c, d, tokenizer)
+    answers = problems.pairs[c.teacher]
+    answers = teacher_answers.of_score(answers, c.least_score)
+    return answers, _taught(c, d, tokenizer)
 
   def encode(i, example):
     lens = d.prompt_len, d.completion_len

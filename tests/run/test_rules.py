@@ -285,6 +285,10 @@ EXAMPLES = [
     "pretrain.teacher='a.jsonl' has no effect: only stages of kind sft",
   ),
   (
+    {'sft.least_score': 0.5, 'stages': ('sft',)},
+    'sft.least_score=0.5 has no effect without the answers of a teacher',
+  ),
+  (
     TOPK | {'sft.loss': 'pear', 'sft.behaviour': 'logp'},
     "sft.behaviour='logp' and sft.teacher='a.jsonl' cannot be combined",
   ),

@@ -113,6 +113,45 @@ def test_all_stored_tokens_are_the_divergence_of_both_models(
     np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
 
 
+def scored(top, path, scores):
+  """Copies the answers with these scores by turns; None: without verdict."""
+  lines = [json.loads(line) for line in top.read_text().splitlines()]
+  for i, row in enumerate(lines):
+    score = scores[i % len(scores)]
+    row['verdict'] = None if score is None else {'score': score}
+  path.write_text(''.join(json.dumps(row) + '\n' for row in lines))
+  return lines
+
+
+def test_a_stage_learns_from_answers_of_the_least_score(top, tmp_path):
+  path = tmp_path / 'scored.jsonl'
+  lines = scored(top, path, (0.0, 1.0, 0.4))
+  for least in 1.0, 0.4:
+    c = student(path, **{'sft.loss': 'sft', 'sft.least_score': least})
+    parts = prepare.prepare(c, tmp_path / f'{least}')
+    run = config_lib.read(c)
+    found, encode = supervised_data.examples(run.sft, run.data, parts)
+    want = [row for row in lines if row['verdict']['score'] >= least]
+    assert 0 < len(found) == len(want) < len(lines)
+    for i, row in enumerate(want):
+      tokens, mask = (encode(i, found[i])[k] for k in ('tokens', 'mask'))
+      assert tokens[mask].tolist() == row['top']['tokens']
+
+
+@pytest.mark.parametrize(
+  'scores, message',
+  [
+    ((1.0, None), 'scored.jsonl.*has no verdict: write it with `jaxrl grade`'),
+    ((0.0, 0.5), 'none of the 48 answers .* the highest has 0.5'),
+  ],
+)
+def test_answers_without_the_score_are_refused(scores, message, top, tmp_path):
+  scored(top, tmp_path / 'scored.jsonl', scores)
+  c = student(tmp_path / 'scored.jsonl', **{'sft.least_score': 1.0})
+  with pytest.raises(ValueError, match=f'sft.least_score=1: .*{message}'):
+    prepare.prepare(c, tmp_path / 'run')
+
+
 @pytest.fixture(scope='module')
 def plain(top, tmp_path_factory):
   where = tmp_path_factory.mktemp('plain')

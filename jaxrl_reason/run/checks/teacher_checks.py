@@ -87,6 +87,11 @@ def stored_rules(kind: str, c: Supervised, d: Data) -> rules.Rows:
       f'{kind}.teacher={c.teacher!r} has no effect: only stages of kind sft '
       'learn from the answers of a teacher',
     ),
+    (
+      c.least_score and not c.teacher,
+      f'{kind}.least_score={c.least_score:g} has no effect without the answers '
+      'of a teacher: set sft.teacher, or leave it at 0',
+    ),
     rules.choice(f'{kind}.divergence', c.divergence, losses.DIVERGENCES),
     *rules.apart(
       f' and {kind}.teacher={c.teacher!r} cannot be combined: the rows are the '
