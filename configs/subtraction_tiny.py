@@ -7,18 +7,28 @@
   game      1;  10>  2;  ...  both players are the policy
 
 The warm start has worked games with random moves, so it teaches the rules
-only. The program makes the best moves against the policy in evaluations, and
-the first player can win from every start: the score is the share of games
-without a mistake. 64 problems (7 starts that training games do not have) x 4
-samples, sampled pass@1 (greedy); and the share of games that the first player
-wins against the policy itself, at the same step:
+only. The first player can win from every start. Share of training games that
+the first player wins against the same policy, mean of 25 steps; and sampled
+pass@1 (greedy) of 64 held-out problems x 4 samples, in which the program makes
+the best moves, so that one mistake loses:
 
-              warm start     100 RL steps   200
-  seed 0      0.016 (0.000)  0.125 (0.250)  0.133 (0.250)
-  first wins  0.50           0.52           0.72
+              warm start     100 RL steps   200            300
+  first wins  0.49           0.45           0.60           0.76
+  pass@1      0.016 (0.000)  0.047 (0.000)  0.203 (0.000)  0.113 (0.203)
 
-A run takes 2.5 min with compilation and evaluations, on two cores shared with
-much other work.
+              400            500
+  first wins  0.85           0.88
+  pass@1      0.230 (0.453)  0.078 (0.000)
+
+Seed 0 alone. The policy learns the 30 starts of training. It does not
+generalize to the 7 that are held out: three of these have a limit of 8, which
+no training start has. In lost positions moves have no consequence, and at the
+end 64% of the games end by an invalid move.
+
+The entropy bonus matters. With 0.05 in place of 0.15 the entropy falls to 0.08
+nats in 120 steps, and the first player wins 0.62. A run takes 10 min with
+compilation and evaluations, on two cores with a load of 10 to 13 from other
+work.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
@@ -35,13 +45,13 @@ def get_config():
   c.model.update(head_dim=16, qk_norm=True)
   c.sft.update(steps=200, rows=64, steps_per_dispatch=5)
   c.sft.optimizer.update(lr=1e-3)
-  c.rl.update(steps=200, prompts=32, samples=8, steps_per_dispatch=5)
+  c.rl.update(steps=500, prompts=32, samples=8, steps_per_dispatch=5)
   c.rl.update(algorithm='reinforce', role_decay=0.95, cache_segments=1)
-  c.rl.loss.entropy_coef = 0.2
+  c.rl.loss.entropy_coef = 0.15
   c.rl.rewards = {}  # only the rewards of the game
   c.rl.turns.update(env='subtraction', most=12, tokens=3, observation=3)
   c.rl.optimizer.update(lr=5e-4, b2=0.99)
-  c.eval.update(every=25, problems=64, samples=4, harder=False)
+  c.eval.update(every=100, problems=64, samples=4, harder=False)
   c.checkpoint.update(every=50)
   c.log_every = 5
   c.rollouts.every = 0  # saves a third of a step's compile time
