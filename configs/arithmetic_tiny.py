@@ -11,11 +11,13 @@ writes every intermediate result. The supervised stage stops when its loss falls
 below 0.15. Sampled accuracy is then a quarter to a third (chance is 0.14). RL
 rewards only the final answer.
 
+On two virtual devices, as `tools/run` has on two cores or more:
+
          sampled pass@1 (greedy), 256 held-out problems x 4
          warm start      after RL        steps  0.85 after RL steps
-  seed 0 0.364 (0.578)   0.957 (0.980)   370    75
-  seed 1 0.334 (0.750)   0.962 (0.996)   370    75
-  seed 2 0.247 (0.391)   0.990 (1.000)   355    100
+  seed 0 0.364 (0.578)   0.949 (0.969)   370    75
+  seed 1 0.334 (0.750)   0.972 (0.996)   370    75
+  seed 2 0.247 (0.391)   0.984 (1.000)   355    100
 
 With sft.stop_loss=0.25, seeds 0 and 1 start RL at 0.276 and 0.202 and reach
 0.851 and 0.904. Seed 2 starts at chance (0.163) and stays there.

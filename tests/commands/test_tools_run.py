@@ -44,6 +44,8 @@ def called(tmp_path):
     ([f'--config={ROOT}/configs/grpo_gsm8k.py:smoke'], '[gguf,hf]'),
     (['evaluate', '--model=hf:Qwen/Qwen3-0.6B'], '[hf]'),
     (['convert', '--from=W.gguf'], '[gguf,hf]'),
+    (['evaluate', '--model=W', '--simulations=8'], '[mctx]'),
+    (['evaluate', '--model=hf:a/b', '--simulations=8'], '[hf,mctx]'),
   ],
 )
 def test_the_extras_of_a_command_are_installed(called, words, extras):

@@ -100,7 +100,8 @@ def inexact(found) -> list[str]:
   return out
 
 
-# Terms of a chip's products with weights: q, k, v, gate, up; o; down.
+# Terms of a chip's products with weights: q, k, v, gate, up; o; down. The head
+# has 256.
 WEIGHTS = {256: 5, 128: 1, 192: 1}
 
 
@@ -133,9 +134,14 @@ def test_sampler_and_trainer_have_the_same_products(tmp_path):
   }
   of_caches = [once(n) for n in (H, H, P, C)]
   wanted = {
-    'sample': [of_weights[once], by_level(H), once(P)],
-    'decode': [of_weights[once], *of_caches],
-    'train': [of_weights[by_level], by_level(H), by_level(P + C, 3)],
+    'sample': [of_weights[once], by_level(H), by_level(P, 3), once(256)],
+    'decode': [of_weights[once], *of_caches, once(256)],
+    'train': [
+      of_weights[by_level],
+      by_level(H),
+      by_level(P + C, 3),
+      by_level(256),
+    ],
   }
   for part, expected in wanted.items():
     assert not inexact(found[part])
@@ -143,8 +149,7 @@ def test_sampler_and_trainer_have_the_same_products(tmp_path):
     dtypes, sums, terms = map(set, zip(*of))
     assert dtypes == {'s8*s8'} and sums == {'s32'}
     assert max(terms) * 64 * 127 < 2**31
-    head = once(256)
-    assert {k[2]: n for k, n in of.items()} == added(head, *expected)
+    assert {k[2]: n for k, n in of.items()} == added(*expected)
 
 
 WHOLE = """
