@@ -4,7 +4,10 @@ import json
 
 import numpy as np
 import pytest
+import test_resume
+from paths import ROOT
 from refusals import refusal
+from test_resume import env  # noqa: F401
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.run import train
@@ -116,6 +119,26 @@ def test_past_versions_play_and_are_resumed(tmp_path, own):
   train.run(recipe(**flat), tmp_path / 'parts')
   assert lines(tmp_path / 'parts') == seen
   assert dumps(tmp_path / 'parts') == dumps(tmp_path / 'whole')
+
+
+@pytest.mark.slow
+def test_a_killed_run_with_a_league_goes_on(env, tmp_path):  # noqa: F811
+  given = {
+    'rl.steps': 12, 'rl.steps_per_dispatch': 1, 'rl.prompts': 4, 'log_every': 1,
+    'sft.steps': 4, 'sft.steps_per_dispatch': 1, 'eval.problems': 8,
+    'checkpoint.every': 2, 'rl.league.share': 0.5, 'rl.league.every': 2,
+  }  # fmt: skip
+  flags = [f'--config.{k}={v}' for k, v in given.items()]
+  own = dict(recipe=ROOT / 'configs' / 'subtraction_tiny.py')
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  test_resume.run(env, whole, *flags, **own)
+  process = test_resume.start(env, killed, *flags, **own)
+  test_resume.kill_when(process, test_resume.saved(killed, 10))
+  log = test_resume.run(env, killed, *flags, **own)
+  assert 'Resuming at step' in log
+  seen = test_resume.content(whole)
+  assert max(row.get('train/league/share', 0) for row in seen) > 0
+  assert test_resume.content(killed) == seen
 
 
 @pytest.mark.parametrize(
