@@ -5,8 +5,9 @@ player who takes the last one wins.
   1;           the first player takes one
   16>          the second player reads how many are left
 
-A player who leaves a multiple of k + 1 wins with any further moves of the
-other. The winner has a reward of 1, the loser of -1. An invalid move loses.
+A player who leaves a multiple of k + 1 can win against all moves of the other
+player. The winner has a reward of 1, the loser of -1. A player who makes an
+invalid move loses.
 """
 
 import dataclasses

@@ -11,11 +11,11 @@ from jaxrl_reason.envs.env import Env, Step
 
 
 def against(game: Env, reply: Callable) -> Env:
-  """Returns the environment of one player: the program plays the second player
-  of a game.
+  """Returns an environment of one player, in which the program plays the second
+  player of a game.
 
   Args:
-    reply: the state of the game -> the second player's move as a text.
+    reply: function of the game's state that returns the second player's move.
   """
 
   def step(state, text, length) -> Step:

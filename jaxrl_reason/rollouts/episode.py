@@ -4,9 +4,9 @@ sample tokens until the turn of every row is over -> one step of the environment
 for all rows -> its observations pass through the model, a few columns at once
 -> the first token of the next turn
 
-Two players of a game have two adjacent rows, and each reads only its own row: a
-turn is played by one of them, and the observation is for the other. Both rows
-have a copy of the game's state.
+The two players of a game have two adjacent rows, and each player reads only its
+own row. One player plays a turn, and the other player reads the observation.
+Both rows have a copy of the game's state.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rollouts.draw import NONE, Draw
 
 # Events counted per episode: malformed calls, observations cut to their limit,
-# turns without a stop, and episodes without an end, because they had too many
+# turns without a stop, and episodes that did not end because they had too many
 # turns or no tokens left for the observation.
 EVENTS = 'malformed cut long too_many no_room'.split()
 
@@ -61,7 +61,7 @@ class Limits:
 
   @property
   def players(self) -> int:
-    """Counts the players of an episode, each with a row of its own."""
+    """Returns the number of players of an episode. Each has its own row."""
     return 1
 
   def columns(self, turns: int) -> int:
@@ -86,7 +86,7 @@ class Turns(Limits):
 
   @property
   def players(self) -> int:
-    """Counts the players of an episode, each with a row of its own."""
+    """Returns the number of players of an episode. Each has its own row."""
     return self.env.players
 
 
@@ -95,7 +95,7 @@ class State:
   """The episode state of N rows."""
 
   turn: jax.Array  # i32 [], or [N] if rows advance independently
-  column: jax.Array | None  # i32 [], the cache's next; None: per row
+  column: jax.Array | None  # i32 [], next cache column; None: per row
   t: jax.Array  # i32 [N], index in its completion of `token`
   begin: jax.Array  # i32 [N], index of the turn's first token
   seen: jax.Array  # i32 [N], state of `Limits.stops`
@@ -127,14 +127,16 @@ class Play:
   max_new: int
 
   def moves(self, turn: jax.Array) -> jax.Array:
-    """Marks the rows that play a turn, bool [N]: of a game, the rows of the
+    """Marks the rows that play a turn, bool [N]. In a game, the rows of the
     players alternate.
     """
     row = jnp.arange(self.draw.keys.shape[0])
     return (row - turn) % self.how.players == 0
 
   def of_mover(self, x: jax.Array, turn: jax.Array) -> jax.Array:
-    """Returns, for each row, x [N,...] of its game's row that plays a turn."""
+    """Returns x [N,...] with, for each row, the values of the row that plays a
+    turn of the same game.
+    """
     if self.how.players == 1:
       return x
     games = x.reshape(-1, self.how.players, *x.shape[1:])
@@ -184,8 +186,8 @@ class Play:
       return jax.lax.while_loop(lambda s: ~jnp.all(s.over), self.token, state)
 
   def said(self, state: State) -> env_lib.Step:
-    """Steps the environment of every row with the bytes of its turn, or of the
-    turn of its game's other row.
+    """Steps the environment of every row with the bytes of the turn: those of
+    its own row, or of the other row of its game.
     """
     how, c = self.how, self.max_new
     at = state.begin[:, None] + jnp.arange(how.tokens)
@@ -315,8 +317,8 @@ class Play:
     """Plays one turn, and begins the next if any row continues."""
     state = self.tokens_of_turn(state)
     state, tokens, t = self.answered(state)
-    # No conditional, since XLA's would copy the cache. If no row continues,
-    # nothing passes through the model and no sampled token is stored.
+    # No jax.lax.cond here, because XLA would copy the cache for it. If no row
+    # continues, no token passes through the model, and none is stored.
     return self.extended(state, tokens, t)
 
 
@@ -330,7 +332,7 @@ def _where(rows: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def begin(play: Play, hidden, cache, env, routes) -> State:
-  """Samples the first token of all rows of prompts with hidden states [B,D].
+  """Samples the first token of all rows, from the prompts' hidden states [B,D].
 
   Args:
     env: the environment's states [N,...].

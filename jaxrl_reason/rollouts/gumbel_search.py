@@ -10,7 +10,7 @@ candidates are samples of the policy, so their prior is uniform, as in Sampled
 MuZero (https://arxiv.org/abs/2104.06303), and the chosen step is the one with
 the highest value, without more noise.
 
-simulation: select a node and a candidate -> sample the candidate -> its value
+simulation: select a node and a candidate -> sample the candidate -> judge it
 step: S simulations from the beginning so far -> append the chosen candidate
 
 A candidate is sampled if a simulation selects it. The prompt and the beginning
@@ -19,8 +19,8 @@ cache: S + 1 nodes of 16 C + 17 bytes for each completion.
 
 The noise of a token depends only on (key, row id, the candidates chosen before
 it, index in the completion), and the first candidate continues with the noise
-of its parent. So the completion of only first candidates is the completion that
-the sampler samples for its row.
+of its parent. So if all chosen candidates are first ones, the completion is the
+one that the sampler samples for this row.
 """
 
 import dataclasses
@@ -46,8 +46,8 @@ class Search:
 
   Attributes:
     simulations: S, candidates that are sampled and judged for each step.
-    candidates: K, of the next step of a node; at most S.
-    tokens: of a step at most.
+    candidates: K, candidates for the next step of a node; at most S.
+    tokens: largest number of tokens of a step.
     ends: tokens that also end a step.
     rollouts: whether a candidate is judged with a sampled rest of its
       completion, for judges of whole completions only.
@@ -96,7 +96,7 @@ def library() -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Searcher:
-  """The functions of nodes; `draw` has all N rows without their keys."""
+  """Functions on nodes. `draw` has all N rows; their keys are in the nodes."""
 
   how: Search
   draw: Draw
@@ -112,9 +112,9 @@ class _Searcher:
     zero = jnp.zeros(len(rows))
     found = mctx.gumbel_muzero_policy(
       (),
-      jax.random.key(0),  # of the noise that gumbel_scale removes
-      # No choice depends on the value of the root: all its candidates are
-      # sampled before one of them is sampled from again.
+      jax.random.key(0),  # for the noise, which gumbel_scale=0 removes
+      # No choice depends on the value of the root: the search visits all its
+      # candidates once before it continues from one of them.
       mctx.RootFnOutput(prior_logits=self._prior(), value=zero, embedding=node),
       self._simulate,
       how.simulations,
@@ -152,8 +152,10 @@ class _Searcher:
     return out, new
 
   def _extend(self, node: Node, action: jax.Array) -> tuple[Node, Node]:
-    """Samples the candidates of those numbers; returns (the beginnings with
-    them, the beginnings that are judged).
+    """Samples candidate number action [N] of each node.
+
+    Returns:
+      (the beginnings with the candidate, the beginnings that are judged).
     """
     keys = jax.random.wrap_key_data(node.key)
     folded = jax.vmap(jax.random.fold_in)(keys, action)
@@ -239,12 +241,12 @@ def generate(
   max_new: int,
   row_ids: jax.Array,
 ) -> Rollout:
-  """Searches for n_samples completions of every prompt; other arguments as of
-  `sampler.generate`.
+  """Searches for n_samples completions of every prompt. The other arguments are
+  those of `sampler.generate`.
 
   Args:
-    sampling: of candidates, without penalties; rows with temperature 0 have
-      equal candidates.
+    sampling: settings for sampling candidates, without penalties. At
+      temperature 0, all candidates of a row are equal.
     judge: (rows [N,P+C]) -> f32 [N], higher is better.
 
   Returns:

@@ -2,9 +2,9 @@
 policy, as in AlphaStar (https://doi.org/10.1038/s41586-019-1724-z).
 
 A version is a copy of the trained weights: of the adapters, if only these are
-trained. `TrainState.control['league']` has the last versions. The run's key
-chooses the version that plays in a step, the games, and the player whose moves
-it makes. The update trains on no token of a version.
+trained. `TrainState.control['league']` stores the last versions. The run's key
+chooses the version that plays in a step, its games, and the player whose moves
+it makes. The update does not train on tokens of a version.
 
 The program computes every row with both models, each with a cache of its own,
 and samples from one of them. So generation costs twice as much.
@@ -26,13 +26,13 @@ NAME = 'league'
 
 @dataclasses.dataclass(frozen=True)
 class League(Part):
-  """Stores versions of the policy and lets them play; static.
+  """Stores versions of the policy, and chooses the games they play; static.
 
   Attributes:
-    share: of the games, in which a version plays against the policy.
+    share: share of the games in which a version plays against the policy.
     every: steps between two versions.
     size: largest number of versions; a new one replaces the oldest.
-    specs: of the policy's weights.
+    specs: specs of the policy's weights.
     trainable: regex over the paths of the trained weights.
   """
 
@@ -79,7 +79,7 @@ class League(Part):
     """Returns the weights of a step's players, as `of_two` reads them.
 
     Args:
-      key: of the step; n: rows, two for each game.
+      key: key of the step; n: number of rows, two for each game.
     """
     which, games, seats = (
       trees.named_key(key, use) for use in ('version', 'games', 'players')
@@ -111,8 +111,8 @@ def of_two(model: Model) -> Model:
   """Returns a model whose rows are computed with two sets of weights.
 
   Its parameters are a dictionary: `policy` and `past`, and `is_past`, bool [N],
-  which marks the rows that sample from `past`. Hidden states are those of both,
-  [...,2D].
+  which marks the rows that sample from `past`. Hidden states [...,2D] are those
+  of both, concatenated.
   """
 
   def both(f, params, *given):
@@ -168,7 +168,7 @@ def of_two(model: Model) -> Model:
 
 
 def of_policy(rollout: Rollout, is_past: jax.Array) -> Rollout:
-  """Returns the rollout with only the policy's tokens as sampled ones."""
+  """Returns the rollout with only the policy's tokens marked as sampled."""
   sampled = rollout.sampled & ~is_past[:, None]
   return rollout.replace(
     sampled=sampled,
@@ -181,8 +181,8 @@ def metrics(players: dict, rollout: Rollout, step: jax.Array) -> Metrics:
   """Summarises the games against a version.
 
   Returns:
-    The share of these games among all, the share that the policy won of them,
-    and the age of the version in steps.
+    The share of these games among all games, the share of these games that the
+    policy won, and the age of the version in steps.
   """
   gained = jnp.nansum(rollout.episode.reward, axis=1)
   n = players['is_past'].sum()

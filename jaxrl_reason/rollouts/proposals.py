@@ -5,10 +5,11 @@ Absolute Zero (https://arxiv.org/abs/2505.03335), on arithmetic:
   problem + `ask` -> G proposals -> evaluated by the program -> the valid ones
   are prompts -> G answers to each of them
 
-A proposal has the reward 1 - s if a share s of its answers is right and 0 < s <
-1, otherwise 0, and -1 if it is no valid problem. An answer has the reward of
-the kernel. The samples of a problem, and the answers to a proposal, are groups,
-so both roles have baselines of their own.
+If a share s of the answers to a proposal is correct, the proposal has the
+reward 1 - s, but 0 if s is 0 or 1. A proposal that is not a valid problem has
+the reward -1. An answer has the reward of the kernel. The samples of a problem,
+and the answers to a proposal, are groups, so both roles have baselines of their
+own.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ from jaxrl_reason.rollouts import group_arrays
 from jaxrl_reason.rollouts.fused import FusedSource
 from jaxrl_reason.rollouts.rounds import key_of_round
 
-INVALID = -1.0  # the reward of a proposal that is no problem
+INVALID = -1.0  # the reward of a proposal that is not a valid problem
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,8 +36,8 @@ class ProposalSource:
   """Samples proposals and the answers to them; itself a source.
 
   Attributes:
-    source: of completions.
-    ask: the token after a problem that asks for a new one.
+    source: the source of both proposals and answers.
+    ask: the token after a problem that requests a new problem.
     bytes_of, n_bytes: see `kernels.token_bytes_table`.
   """
 
@@ -60,11 +61,11 @@ class ProposalSource:
   def problems(
     self, prompts: Prompts, rollout: Rollout, stop: jax.Array
   ) -> tuple[Prompts, jax.Array]:
-    """Makes prompts of proposals.
+    """Builds the solver's prompts from proposals.
 
     Returns:
-      (prompts [B*G,...]; whether the proposal is a problem, bool [B*G]. The
-      prompt of another proposal is the problem that it was asked with).
+      (prompts [B*G,...]; whether the proposal is a valid problem, bool [B*G].
+      If it is not, the prompt is the problem of the proposer's prompt).
     """
     (n, c), p = rollout.tokens.shape, prompts.tokens.shape[1]
     is_stop = jnp.any(rollout.tokens[..., None] == stop, axis=-1)
@@ -119,8 +120,8 @@ def combined(
   """Joins proposals and answers to the trajectories of a step.
 
   Args:
-    fine: bool [B*G], proposals that are problems. Answers to other proposals
-      are not trained on.
+    fine: bool [B*G], valid proposals. The loss does not train on answers to
+      other proposals.
   """
   n, g = len(fine), len(second.reward.total) // len(fine)
   right = (second.reward.parts[:, 0] > 0.5).reshape(n, g)

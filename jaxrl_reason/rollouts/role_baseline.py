@@ -1,7 +1,8 @@
-"""Running baselines of rewards, one for each role of a game: SPIRAL's RAE.
+"""Running baselines of rewards, one for each role.
 
-https://arxiv.org/abs/2506.24119. A role is a link of a chain (solve, verify),
-whose rewards are apart, or a player of a game, who has a row of his own. A
+These are the role-conditioned advantages of SPIRAL
+(https://arxiv.org/abs/2506.24119). A role is a link of a chain (solve, verify),
+with a reward for each link, or a player of a game, with a row of its own. A
 completion without turns has one role, and its baseline is the running mean of
 REINFORCE. The baselines are stored in `TrainState.control['roles']`.
 """
@@ -21,10 +22,10 @@ class RoleBaseline(Part):
   """Subtracts the baseline of each role from its rewards; static.
 
   Attributes:
-    decay: of the baselines, by reward.
+    decay: decay of a baseline per reward.
     roles: number of roles.
-    by_turn: a role is a link of a chain, and its reward is that of its turn.
-      False: the rows i, i + roles, ... have the i-th role.
+    by_turn: True: a role is a link of a chain, and its reward is that of its
+      turn. False: the rows i, i + roles, ... have the i-th role.
   """
 
   decay: float
@@ -44,11 +45,11 @@ class RoleBaseline(Part):
   def before(
     self, memory: jax.Array, step: Step
   ) -> tuple[jax.Array, Step, Metrics]:
-    """Replaces the rewards of a batch by what exceeds their baselines."""
+    """Subtracts the baselines of the roles from the rewards of a batch."""
     batch, apart = step.batch, self.by_turn
     reward = batch.episode.reward if apart else batch.reward[:, None]
     ok = batch.reward_valid
-    if self.players:  # a player without a move has nothing to learn
+    if self.players:  # the reward of a player without a move does not count
       ok &= jnp.any(batch.mask, axis=1)
     known = jnp.where(ok[:, None], reward, jnp.nan)
     role = jnp.arange(self.roles if apart else len(reward)) % self.roles

@@ -1,7 +1,8 @@
 """Attention with one result in every program (`exact_layers`).
 
 Keys may come from whole rows or from the two caches of decoding, in any order
-and with any padding between them: all sums of a query are of terms on one grid.
+and with any padding between them, because all terms of a query's sums are on
+one grid.
 """
 
 import functools
@@ -58,9 +59,9 @@ def attend(
 
   Args:
     q: [R,K,M,H], M queries of a row share K heads of keys.
-    parts: (k of [B,K,S,H], v of [B,K,S,U], both as `split` returns them; seen
-      bool that broadcasts to [R,K,M,S]) of each array; R/B adjacent rows share
-      its keys.
+    parts: for each array, (k of [B,K,S,H], v of [B,K,S,U], both as `split`
+      returns them; seen, a bool that broadcasts to [R,K,M,S]). R/B adjacent
+      rows share the keys of an array.
     sinks: f32 broadcasting to [R,K,M,1], scores without a value.
 
   Returns:
@@ -92,9 +93,9 @@ def attend(
 
 
 def _averaged(p: list, values: list) -> jax.Array:
-  """Sums values by weights p [R,K,M,S]; a value's grid is a factor of its
-  weight, so that all terms are on one grid. Weights have three digits: many
-  small ones may be more than the largest.
+  """Sums values with weights p [R,K,M,S]. A weight is multiplied by the grid of
+  its value, so that all terms are on one grid. Weights have three digits,
+  because the sum of many small weights may exceed the largest one.
   """
   r = len(p[0])
   weights = [
@@ -106,7 +107,7 @@ def _averaged(p: list, values: list) -> jax.Array:
   for x, (b, of_v, _) in zip(p, values):
     own = [_by(b, d[..., first : first + x.shape[-1]]) for d in of_all]
     levels = products('bkms,bksu->bkmu', own, of_v)
-    # Integers: a sum of both parts may pass 2^24.
+    # As integers, because a sum over all parts may exceed 2^24.
     sums.append([_apart(r, y).astype(jnp.int32) for y in levels])
     first += x.shape[-1]
   return value([functools.reduce(jnp.add, y) for y in zip(*sums)]) * grid
@@ -127,7 +128,8 @@ def whole(
 
   Args:
     seen: which -> bool [N,t,S], the keys that each query attends to.
-    cache_dtype: of decoding; keys and values are rounded as its cache does.
+    cache_dtype: dtype of the cache in decoding. Keys and values of whole rows
+      are rounded in the same way.
   """
 
   def attend(q, k, v, which, sinks=None):

@@ -1,9 +1,9 @@
 """The operations of `layers`, each with one result in every program.
 
 `model.numerics='exact'` computes prompts, decoding, scoring and the forward
-pass of training with these, in bfloat16. A token's numbers then depend on the
-tokens before it and on the weights only: not on the number of rows, padding,
-packing, the layout of the cache, the mesh, or on what the compiler fuses. All
+pass of training with these, in bfloat16. A token's numbers then depend only on
+the tokens before it and on the weights, and not on the number of rows, padding,
+packing, the layout of the cache, the mesh, or the fusions of the compiler. All
 sums are those of `fixed_point`. Gradients are those of the operations in
 `layers`, at the same inputs.
 """
@@ -33,7 +33,7 @@ probabilities = fixed_point.softmax
 
 
 def _tempered(x: jax.Array, temperature: jax.Array) -> jax.Array:
-  # A compiler divides by a constant in this way, and by others in another.
+  # Compilers multiply by the reciprocal of a constant, and divide by variables.
   return rounded(x * (1 / temperature))
 
 
@@ -42,7 +42,7 @@ SUMS = logits.Sums(
   fixed_point.total,
   fixed_point.logsumexp,
   tempered=_tempered,
-  slack=2.0**-17,  # its products are exact
+  slack=2.0**-17,  # products with a power of two are exact
   sampled=True,
 )
 
@@ -99,7 +99,7 @@ def _product(x: jax.Array, w: Any) -> jax.Array:
   (a, grid), (b, of_w) = digits(x, -1), _digits_of(w)
   rows = 'mnop'[: x.ndim - 1]
   y = value(products(f'{rows}a,ab->{rows}b', a, b))
-  # Of int8 weights the scale is no power of two.
+  # The scale of int8 weights is not a power of two.
   return rounded(y * grid * of_w, 22)
 
 
@@ -178,8 +178,8 @@ def _fast_contracted(how, x, w):
 
 
 def grouped(rows: jax.Array, w: Any, sizes: jax.Array) -> jax.Array:
-  """Multiplies runs of rows [M,in], `sizes` [E] long, by their expert's
-  [in,out].
+  """Multiplies rows [M,in] by the weight [in,out] of their expert. The rows are
+  sorted by expert, and sizes [E] are the numbers of rows per expert.
   """
   if isinstance(w, layers.Adapted):
     change = grouped(grouped(rows, w.a, sizes), w.b, sizes)
@@ -326,7 +326,7 @@ def rotate(x: jax.Array, cos, sin, *, interleaved: bool = False) -> jax.Array:
 
 
 def check(c: Any) -> None:
-  """Refuses a Config that would have more than one result.
+  """Refuses a Config with operations whose results differ between programs.
 
   Raises:
     ValueError: names the key and what is allowed.

@@ -1,22 +1,22 @@
 """Sums whose result does not depend on their order.
 
 A float32 sum depends on the order of its terms, and so on the number of rows,
-the size of blocks, the mesh, and on what the compiler fuses. Here all terms of
+the size of blocks, the mesh, and the fusions of the compiler. Here all terms of
 a sum are integers on one grid, small enough for every partial sum to be exact:
 
   x ~ g (d_0 + d_1 / 128 + ...),  |d_i| <= 64,  g a power of two per row
   sum_k x_k w_k  ~  g_x g_w (sum d_0 e_0 + sum (d_0 e_1 + d_1 e_0) / 128 + ..)
 
 (https://doi.org/10.1007/s11075-011-9478-1, an error-free split; g is chosen by
-the row's largest value). A digit fits bfloat16, a product of two is at most
-2^12, and 2^11 pairs of products are an exact float32. On TPUs a digit is an
-int8 and the sum an int32, the same integers, because TPUs multiply int8 at
-twice the rate and read half of the bytes. Two digits have an error of at most
-2^-13 of the largest value of their row.
+the row's largest value). A digit fits bfloat16, a product of two digits is at
+most 2^12, and a sum of 2^11 pairs of products is exact in float32. On TPUs a
+digit is an int8 and the sum an int32, the same integers, because TPUs multiply
+int8 at twice the rate and read half of the bytes. Two digits have an error of
+at most 2^-13 of the largest value of their row.
 
-What is computed element by element is the same everywhere if no product is
-rounded before it is added, since a compiler may fuse the two to a multiply-add
-with one rounding. So products before sums are exact, or end in `rounded`.
+A compiler may fuse a product and a sum into a multiply-add with one rounding,
+in one program and not in another. So in elementwise operations, a product that
+is added is either exact or ends in `rounded`.
 """
 
 import functools
@@ -39,22 +39,22 @@ SQUARINGS = 5
 
 
 def rounded(x: jax.Array, bits: int = 22) -> jax.Array:
-  """Rounds f32 x to so many bits behind the first one. The compiler does not
-  move the rounding, so a product that ends in it is not fused with a sum.
+  """Rounds f32 x to this number of bits after the leading one. The compiler
+  does not move this rounding, so it does not fuse a rounded product with a sum.
   """
   return jax.lax.reduce_precision(x, 8, bits)
 
 
 def to(x: jax.Array, dtype) -> jax.Array:
-  """Rounds f32 x to bfloat16. A plain cast may be left out where the next
+  """Rounds f32 x to bfloat16. A compiler may leave out a plain cast if the next
   operation is in float32 again (`xla_allow_excess_precision`).
   """
   return rounded(x, 7).astype(dtype)
 
 
 def _power(x: jax.Array) -> jax.Array:
-  """Returns the exponent of the largest power of two that x > 0 reaches; for
-  the smallest numbers -100.
+  """Returns the exponent of the largest power of two that is at most x > 0, or
+  -100 if the exponent is smaller.
   """
   bits = jax.lax.bitcast_convert_type(x, jnp.int32)
   return jnp.maximum((bits >> 23) - 127, -100)
@@ -131,14 +131,14 @@ def _each_level_at_once(how: str, a: Sequence, b: Sequence) -> list[jax.Array]:
 
 
 def _each_read_once(how: str, a: Sequence, b: Sequence) -> list[jax.Array]:
-  """Computes `products`, each digit of b by one product with all digits of a,
-  which are stacked for it.
+  """Computes `products` with one product for each digit of b: the digit times
+  all digits of a, stacked.
 
   If several products read the digits of a weight, the TPU compiler copies them
   out of the stack of layers.
   """
   left, right, axis, out = _axes(how)
-  # Digits of a are stacked behind the axes that a, b and the result begin with.
+  # Digits of a are stacked after the axes that a, b and the result begin with.
   z = next(i for i, x in enumerate(left) if x not in right or x == axis)
   how = f'{left[:z]}Z{left[z:]},{right}->{out[:z]}Z{out[z:]}'
   n = max(len(a), len(b))
@@ -194,8 +194,8 @@ def _added(parts: list) -> jax.Array:
 def value(levels: Sequence[jax.Array]) -> jax.Array:
   """Returns f32 sum of level_i / 128^i.
 
-  A lower level is rounded to bfloat16, so that a compiler that writes it to
-  memory writes half of the bytes. The error is at most 2^-9 of it.
+  A lower level is rounded to bfloat16. If a compiler writes it to memory, it
+  writes half of the bytes. The error is at most 2^-9 of the level.
   """
   *rest, out = (x.astype(jnp.float32) for x in levels)
   for x in reversed(rest):
@@ -204,8 +204,8 @@ def value(levels: Sequence[jax.Array]) -> jax.Array:
 
 
 def total(*parts: jax.Array) -> jax.Array:
-  """Sums numbers in [0, 1] over the last axes of arrays [...,n], 2^19 of them
-  at most, with an error of at most 2^-25 each.
+  """Sums at most 2^19 numbers in [0, 1] over the last axes of arrays [...,n],
+  with an error of at most 2^-25 for each number.
   """
 
   def cut(x):
@@ -221,8 +221,9 @@ def total(*parts: jax.Array) -> jax.Array:
 def exp(x: jax.Array) -> jax.Array:
   """Computes e^x of f32 x with a relative error of 2e-5 at most; 0 below -87.
 
-  XLA's own differs by a bit between arrays of different sizes on a CPU.
-  e^r = ((1 + h) / (1 - h))^32 of h = r / 64 adds no rounded product.
+  On a CPU, the last bit of XLA's own function may differ between arrays of
+  different sizes. With h = r / 64, e^r = ((1 + h) / (1 - h))^32 adds no rounded
+  product.
   """
   x = rounded(x)  # it may be a product
   n = jnp.round(jnp.clip(x, -87, 88) * (1 / math.log(2)))
@@ -236,7 +237,7 @@ def exp(x: jax.Array) -> jax.Array:
 
 
 def log(x: jax.Array) -> jax.Array:
-  """Computes log x of f32 x > 0, with an error of 2^-22 of the result or 1."""
+  """Computes log x of f32 x > 0, with an error of 2^-22 max(1, |log x|)."""
   n = _power(x * np.float32(np.sqrt(2)))
   m = x * _two_to(-n)
   z = (m - 1) / (m + 1)
