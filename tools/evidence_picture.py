@@ -4,8 +4,8 @@
   .venv/bin/python tools/evidence_picture.py studies/*/results.json \\
     --out=docs/pictures/evidence.png
 
-A line is a criterion: its effect with the 95 % t interval over seeds, in the
-color of its verdict. The text of a criterion has the bound.
+Each line is one criterion: its effect with the 95 % t interval over seeds, in
+the color of its verdict. The text of the criterion contains its bound.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def criteria(path: pathlib.Path) -> list[dict]:
   """Reads the criteria of a study, in the order of its claims, each once.
 
   Raises:
-    SystemExit: the study has none.
+    SystemExit: the study has no claims.
   """
   claims = json.loads(path.read_text()).get('claims', [])
   found = [c for claim in claims for c in claim['criteria']]

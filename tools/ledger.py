@@ -48,7 +48,7 @@ def runs() -> dict:
 
 
 def plan(name: str, run) -> dict:
-  """Compiles a run for its chips and returns the figures that are kept."""
+  """Compiles a run for its chips and returns the figures to store."""
   with tempfile.TemporaryDirectory() as folder:
     out = pathlib.Path(folder, 'plan.json')
     flags = [
@@ -105,7 +105,7 @@ def number(x: float | None) -> str:
 
 
 def memory(found: dict) -> str:
-  """Returns the cell of the largest memory of a phase, of that of a chip."""
+  """Returns the cell with the memory of the largest phase and of a chip."""
   if 'needs_gib' not in found:
     return '-'
   text = f'{found["needs_gib"]:.1f} of {found["hbm_gib"]:.1f}'

@@ -7,10 +7,10 @@
   python tools/notebooks.py --execute      run the notebooks without outputs
 
 The address is `url` in setup.cfg. Without an address there are no badges. A
-notebook installs the clone or the wheel beside it, or else from the address.
-A notebook has its outputs and a checksum of the code that made them. --write
-removes outputs of other code. --execute needs the extra `test`; it writes each
-notebook when it has run, and can be interrupted.
+notebook installs the clone or the wheel beside it, or else from the address. A
+notebook has its outputs and a checksum of the code that made them. --write
+removes outputs if the code has changed since. --execute needs the extra `test`;
+it writes each notebook when it has run, and can be interrupted.
 """
 
 import argparse
@@ -234,7 +234,7 @@ def main() -> int:
   parser.add_argument('--write', action='store_true', help='change the files')
   parser.add_argument('--url', help='the address, or origin')
   parser.add_argument('--execute', action='store_true', help='run notebooks')
-  parser.add_argument('names', nargs='*', help='of notebooks to run, as 1 2 5')
+  parser.add_argument('names', nargs='*', help='notebooks to run, as 1 2 5')
   a = parser.parse_args()
   if a.url is not None:
     address = origin() if a.url == 'origin' else a.url

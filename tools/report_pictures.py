@@ -22,8 +22,8 @@ from jaxrl_reason import report  # noqa: E402
 
 SIZE = (1200, 760)
 COLORS = 128
-# Name of the picture -> JavaScript that shows what it is of, and a condition
-# that is true when that has been drawn.
+# Name of the picture -> JavaScript that opens a part of the report, and a
+# condition that is true when the browser has drawn this part.
 DRAWN = "document.querySelectorAll('{} .main-svg').length > {}"
 ANSWER = """(async () => {
   document.getElementById('group').checked = true;

@@ -115,10 +115,10 @@ def predict(
   """Predicts the change of a weight from the first step until a later one.
 
   Args:
-    steps: of the checkpoints, increasing.
+    steps: steps of the checkpoints, increasing.
     weights: [layers, rows, columns] of each checkpoint.
     rank: number of singular vectors of the last change whose coefficients are
-      fitted by lines; 0: every entry is.
+      fitted by lines; 0: fit a line to every entry.
   """
   first = weights[0].astype(np.float64)
   changes = np.stack([x - first for x in weights])  # [checkpoints, layers, ..]
@@ -191,7 +191,7 @@ def main() -> int:
   )
   p.add_argument('--to', type=int, help='step of the prediction')
   p.add_argument(
-    '--rank', type=int, default=1, help='of the prediction; 0: every entry'
+    '--rank', type=int, default=1, help='rank of the prediction; 0: full'
   )
   a = p.parse_args()
   try:

@@ -249,9 +249,7 @@ def parser(other: Other, doc: str) -> argparse.ArgumentParser:
   p.add_argument('--shapes', default='4x256,2x64')
   p.add_argument('--phases', default=','.join(other.phases))
   p.add_argument('--repeats', type=int, default=5)
-  p.add_argument(
-    '--warm-up', type=int, default=2, help='rounds before; the first compiles'
-  )
+  p.add_argument('--warm-up', type=int, default=2, help='unmeasured rounds')
   p.add_argument('--json', help='file to append every measurement to')
   p.add_argument(
     '--worker', choices=('ours', other.name), help=argparse.SUPPRESS

@@ -37,7 +37,7 @@ UPDATES = {
 
 def arguments() -> argparse.Namespace:
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--model', default='qwen2.5-0.5b', help='of models/zoo')
+  parser.add_argument('--model', default='qwen2.5-0.5b', help='a zoo name')
   parser.add_argument('--topologies', default='v5e:2x2,v5p:2x2x1,v6e:2x2')
   parser.add_argument('--mesh', default='1,4,1', help='data,fsdp,tensor')
   parser.add_argument('--prompts', type=int, default=32)

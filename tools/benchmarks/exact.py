@@ -5,11 +5,12 @@
     [--models=qwen2.5-0.5b,qwen3-8b] [--mesh=1,16,1] [--phases=generate,update]
     [--depth=2]
 
-On this machine: CPU seconds and wall seconds of sampling, scoring and the
-gradient, medians of alternated repeats in one process. With topologies, phases
-of a recipe are compiled for them and not run (needs the extra `tpu`): seconds
-by the roofline if all overlaps, FLOPs in the time of bfloat16 products, and
-bytes, all of one device.
+On this machine, it measures CPU seconds and wall seconds of sampling, scoring
+and the gradient: medians of alternated repeats in one process. With topologies,
+it compiles phases of a recipe for them and does not run them (this needs the
+extra `tpu`). It then prints figures of one device: the seconds of the roofline
+if computation and memory traffic overlap, and ratios of FLOPs and bytes. An
+int8 FLOP counts half, as it takes half the time of a bfloat16 one.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def arguments() -> argparse.Namespace:
   parser.add_argument('--topologies', default='', help='as for jaxrl plan')
   parser.add_argument('--models', default='qwen2.5-0.5b,qwen3-8b')
   parser.add_argument('--mesh', default='1,16,1', help='data,fsdp,tensor')
-  parser.add_argument('--phases', default='generate,update', help='of plan')
+  parser.add_argument('--phases', default='generate,update')
   parser.add_argument('--depth', type=int, default=0, help='layers; 0: all')
   return parser.parse_args()
 

@@ -98,10 +98,11 @@ def problem_of(
   prompt: int,
   **learner,
 ):
-  """Returns (learner, generation, state, prompts) of a model, random weights.
+  """Returns (learner, generation, state, prompts) of a model with random
+  weights.
 
   Args:
-    config: config of `gen.model`.
+    config: config of the model `gen.model`.
   """
   learner = learner_lib.Learner(
     model=gen.model,

@@ -112,7 +112,7 @@ def alike(model, params, rows: int, times: int) -> None:
     assert (np.asarray(a.tokens) == np.asarray(b.tokens)).all()
     fast, slower = seconds(f, times), seconds(g, times)
   print(
-    f'{rows} rows: in the graph {1 / fast:.2f} batches a second, on the host '
+    f'{rows} rows: in the program {1 / fast:.2f} batches a second, on the host '
     f'{1 / slower:.2f} ({slower / fast:.1f} times the seconds)',
     flush=True,
   )
@@ -131,10 +131,10 @@ def waiting(model, params, rows: int) -> None:
   took = np.where(np.isfinite(unit), 0.01 * 200 ** np.nan_to_num(unit), 0)
   together, alone = took.max(axis=0).sum(), took.sum(axis=1).max()
   print(
-    f'{rows} rows, tools of 0.01 to 2 s: {total:.2f} s a batch; the slowest '
-    f'row alone waits {alone:.2f} s, turn by turn together it would be '
-    f'{together:.2f} s; {1 - idle / total:.0%} of the time rows were decoded '
-    'or read',
+    f'{rows} rows, tools of 0.01 to 2 s: {total:.2f} s a batch. The tools of '
+    f'the slowest row take {alone:.2f} s, and {together:.2f} s if all rows '
+    f'wait for the slowest tool of a turn. In {1 - idle / total:.0%} of the '
+    'time, the device had rows to decode',
     flush=True,
   )
 

@@ -104,7 +104,7 @@ def main():
   parser.add_argument('--disk', default='bfloat16')
   parser.add_argument('--dtype', default='float32')
   parser.add_argument('--folder')
-  parser.add_argument('--inside', action='store_true', help='(of a subprocess)')
+  parser.add_argument('--inside', action='store_true', help='internal')
   args = parser.parse_args()
   if args.inside:
     print(json.dumps(load(args.folder, args.dtype)))

@@ -32,7 +32,7 @@ def arguments() -> argparse.Namespace:
   parser.add_argument('--layers', type=int, default=4)
   parser.add_argument('--width', type=int, default=256)
   parser.add_argument('--lengths', default='512,1024,2048')
-  parser.add_argument('--tokens', type=int, default=8192, help='of a batch')
+  parser.add_argument('--tokens', type=int, default=8192, help='per batch')
   parser.add_argument('--repeats', type=int, default=3)
   return parser.parse_args()
 

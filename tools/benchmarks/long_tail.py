@@ -11,7 +11,8 @@ the sampler generate the same rows, which is checked. Useful tokens are those
 before the end of a row.
 
 The last modes keep --batches batches in flight, in pieces of 2 prompts. Their
-seconds and tokens are of --steps steps, after those that fill the places.
+seconds and tokens are those of --steps steps, measured when all batches are in
+flight.
 """
 
 import argparse
@@ -32,7 +33,7 @@ STOP = 0
 
 
 def lengths_by_token(mean: float, limit: int) -> jax.Array:
-  """Returns int [V]: the length of a row, by its first token."""
+  """Returns int [V]: for each first token, the length of its row."""
   rng = np.random.default_rng(0)
   drawn = rng.lognormal(np.log(mean) - 0.5, 1.0, grpo_step.V)
   return jnp.asarray(np.clip(np.rint(drawn), 2, limit), jnp.int32)
@@ -41,8 +42,8 @@ def lengths_by_token(mean: float, limit: int) -> jax.Array:
 def with_lengths(model: Model, lengths: jax.Array) -> Model:
   """Returns the model with completions that stop at given lengths.
 
-  The cache also has the first tokens of rows, and the hidden state also whether
-  the next token is the last.
+  The cache also stores the first tokens of rows. The hidden state also stores
+  whether the next token is the last.
   """
 
   def prefill(*args):

@@ -36,7 +36,7 @@ SETTINGS = {
   'int8 cache': [INT8],
   'int8 top-p': [INT8, *TOP_P],
 }
-# Evaluate one problem, because both ends of a stage are always evaluated.
+# Only one problem is evaluated. A stage always evaluates at its start and end.
 ALWAYS = [
   'log_every=1',
   'eval.problems=1',

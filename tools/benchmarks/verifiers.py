@@ -29,7 +29,7 @@ _GSM8K = flags.DEFINE_string(
   'gsm8k', str(ROOT.parent / 'shared/data/gsm8k/test.jsonl'), 'Solutions.'
 )
 _OUT = flags.DEFINE_string('out', None, 'Markdown file for the table.')
-_ONLY = flags.DEFINE_string('only', None, 'One verifier, as JSON: internal.')
+_ONLY = flags.DEFINE_string('only', None, 'Internal: one verifier, as JSON.')
 SLOW_S = 1.0
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Asks for a spot slice and waits until it exists:
+# Requests a spot slice and waits until it exists:
 #
 #   PROJECT=p ZONE=us-west4-a TPU=my-slice tools/launch/tpu_create.sh v5litepod-16
 #

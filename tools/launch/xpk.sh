@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts a run on a slice of a GKE cluster that XPK made:
+# Starts a run on a slice of a GKE cluster that XPK created:
 #
 #   CLUSTER=c TYPE=v5litepod-16 IMAGE=REGION-docker.pkg.dev/P/R/jaxrl-reason NAME=run1 \
 #     tools/launch/xpk.sh --config=configs/grpo_gsm8k.py:qwen3_1p7b --workdir=gs://bucket/run
