@@ -12,7 +12,7 @@
   chunk 3   3*4-2*3+1-4%5=         41#2
 
 A chunk contains the problem and 6 tokens, 3 of them from the previous chunk. So
-a step can only use the previous step, and no chunk contains a whole solution.
+a step can use only the previous step, and no chunk contains a whole solution.
 
 256 held-out problems x 4 samples, sampled pass@1 (greedy); chance is 0.2:
 

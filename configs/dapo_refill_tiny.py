@@ -3,9 +3,9 @@
   tools/run --config=configs/dapo_refill_tiny.py \\
     --workdir=runs/dapo_refill --config.seed=0
 
-The problems are those of configs/arithmetic_tiny.py with four operations.
-After the warm start, a seventh of the groups of eight have zero variance;
-later, half of them. The compiled step generates up to two further rounds of 32
+The problems are those of configs/arithmetic_tiny.py with four operations. After
+the warm start, a seventh of the groups of eight have zero variance, and later
+half of the groups. The compiled step generates up to two further rounds of 32
 problems, until 32 groups have a signal. One further round was enough in nearly
 every step. Half of the generated tokens were trained on.
 

@@ -55,9 +55,10 @@ and a student 2.4 to 3.3 minutes.
 
 A teacher on disk. `early` is a teacher of an easier task (three operations
 modulo 5) that stops when its loss falls below 0.2, with a sampled pass@1 of
-0.61 and a greedy accuracy of 0.77. It answers 2,048 problems, twice each, and
-the student learns from these 4,096 answers, or from the first 512: `soft` from
-the eight likeliest tokens at each token, `hard` from the tokens alone.
+0.61 and a greedy accuracy of 0.77. It answers 2,048 problems, twice each. The
+student learns from these 4,096 answers, or from the first 512 of them: `soft`
+trains on the teacher's probabilities of the eight likeliest tokens, `hard` on
+the sampled tokens alone.
 
   tools/run --config=configs/distill_tiny.py:early --workdir=runs/distill_early
   SUITE='task:arithmetic?split=train&ops=+-&modulus=5&min_ops=3&max_ops=3'
@@ -91,9 +92,10 @@ Difference of pass@1, soft to hard of the same seed, mean and standard error:
 
 With few answers (--config.sft.teacher=FILE, the first 512 lines), the
 distributions help in every seed. With many answers there is no difference at
-the end. With 1,024 answers of `teacher` after 495 of its steps, which is
-certain of nearly every token, the losses of both differed by at most 0.001 in
-200 updates (seed 0). A run of `soft` or `hard` takes about a minute and a half.
+the end. With 1,024 answers of `teacher` after 495 of its steps, the losses of
+both differed by at most 0.001 in 200 updates (seed 0), because this teacher is
+certain of nearly every token. A run of `soft` or `hard` takes about a minute
+and a half.
 
 Hardware: two CPU cores; of TPUs one chip for teacher, student and grpo,
 v5e:1x1.

@@ -44,14 +44,15 @@ and the last five steps; and whether the console and the report raised the alarm
                   seed 1  0.555  0.158  0.136   0.32   0.64  yes
                   seed 2  0.619  0.158  0.125   0.27   0.80  yes
 
-Only the majority raises pass@1 without reference answers, in every seed, by
-half of what the reference answers gain. All other rewards lower it. The alarm
-needs a correlation of reward and correctness below 0.1 on three lines in a row.
-So it missed the format in two seeds, where the correlation was about 0.1, and
-one seed of neg_entropy. These are not the same conditions as in
-`configs/studies/spurious.py`, where every reward has its best learning rate.
+Without reference answers, only the majority raises pass@1. It does so in every
+seed, by half of the gain with reference answers. All other rewards lower
+pass@1. The alarm needs a correlation of reward and correctness below 0.1 on
+three lines in a row. So it was not raised in two seeds of `format`, where the
+correlation was about 0.1, and in one seed of neg_entropy. The study
+`configs/studies/spurious.py` has other conditions: there, every reward has its
+best learning rate.
 
-A run takes 1 to 2 minutes on two cores that it shares with another one.
+A run takes 1 to 2 minutes on two cores that it shares with another run.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """

@@ -6,9 +6,9 @@
   problem   6 8 2>1:
   solution  2+6=8 8/8=1#(2+6)/8
 
-RL on countdown raises pass@1 and narrows the answers: pass@16 falls below that
-of the supervised policy. The argument of the recipe is the bonus that is added
-to the reward (docs/hidden_states.md):
+RL on countdown raises pass@1 and makes the answers less diverse: pass@16 falls
+below that of the supervised policy. The argument of the recipe is the bonus
+that is added to the reward (docs/hidden_states.md):
 
   volume      0.5 novelty_volume (RepExp), of the mean state after layer 2 of 2
   neighbours  0.1 novelty_neighbours, of the same state
@@ -36,13 +36,14 @@ steps:
 Both bonuses raise pass@16 by 0.05 to 0.13 and the number of different correct
 answers by 0.1 to 0.4 in every seed. RL without a bonus loses 0.21 of pass@16 on
 average, RL with a bonus 0.11 to 0.12. The volume lowers pass@1 in every seed
-(0.02 to 0.06), the neighbours in one of three. With a larger weight the policy
-may write unusual texts, since a bonus does not depend on correctness.
+(0.02 to 0.06), and the neighbours lower it in one seed of three. With a larger
+weight the policy may write unusual texts, since a bonus does not depend on
+correctness.
 
 The AUROC of the probe, on completions before it trains on them, is 0.61, 0.60
-and 0.63 by seed, as the mean of the last 50 steps. A probe changes nothing
-else: seed 0 of probe has the evaluations of none, and the rows of none for
-seeds 1 and 2 are of runs with a probe.
+and 0.63 by seed, as the mean of the last 50 steps. A probe does not change
+training: seed 0 of `probe` has the same evaluations as seed 0 of `none`. So the
+rows of `none` for seeds 1 and 2 were taken from runs with a probe.
 
 A run takes 3 to 4 minutes on two CPU cores that it shares with other work.
 

@@ -1,4 +1,4 @@
-"""Raises the temperature of problems that leave no gradient (ERPO).
+"""Raises the temperature of problems with zero-variance groups (ERPO).
 
   tools/run --config=configs/residual_tiny.py --workdir=runs/solved
   tools/run --config=configs/residual_tiny.py:none --workdir=runs/none
@@ -6,10 +6,10 @@
   problem   3*6-2*3*5=      evaluated from left to right, modulo 7
   solution  4 2 6#2         every intermediate result, then the answer
 
-A pool of 256 problems, each of which a run samples about 25 times. The argument
-of the recipe selects the problems whose temperature rises by 0.1 each time that
-their 8 samples agree, and falls by 0.1 each time that they differ. It stays
-within 1 and 2:
+The pool has 256 problems. A run samples each problem about 25 times, with 8
+samples. The argument of the recipe selects a kind of zero-variance group. The
+temperature of a problem rises by 0.1 after each group of this kind, and falls
+by 0.1 after each group whose rewards differ. It stays between 1 and 2:
 
   solved  all samples are correct, as in ERPO (https://arxiv.org/abs/2511.04800)
   failed  all samples are wrong

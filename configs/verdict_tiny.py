@@ -18,10 +18,11 @@ verdicts on the sampled completions, as the mean of the last 20 steps:
   seed 2   0.402 (0.535)  0.570 (0.625)  0.584 (0.672)  0.583
   mean     0.42           0.75 +- 0.10   0.76 +- 0.10   0.594 +- 0.010
 
-+-: standard error of three seeds. The verdicts leave pass@1 as it is, and are
-little better than chance. A policy with two layers and no thought before the
-verdict has to check four steps in one pass. Accuracy (0.76, 0.90, 0.57) is that
-of a constant answer (0.77, 0.90, 0.53).
++-: standard error of three seeds. Training on verdicts does not change pass@1,
+and the verdicts are little better than chance. A policy with two layers has to
+check four steps in one forward pass, because it does not reason before the
+verdict. The accuracy of the verdicts (0.76, 0.90, 0.57) is about that of always
+giving the same verdict (0.77, 0.90, 0.53).
 
 The weight of the verdicts rises from 0.003 to 0.03 over 40 updates, because the
 policy has never seen the question: its first loss is 6 nats. With 0.03 from the

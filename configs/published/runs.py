@@ -6,7 +6,7 @@
 The argument is a name in RUNS. `tools/ledger.py` plans all of them and prints
 the plans beside the published figures; docs/predictions.md is its output.
 Weights, problems and optimizer settings are not those of the published runs,
-because a plan depends on none of them.
+because a plan does not depend on them.
 """
 
 import dataclasses
@@ -19,16 +19,16 @@ class Run:
   """A published run.
 
   Attributes:
-    model: on the Hub; topology: of `plan --topology`.
+    model: name on the Hub; topology: that of `plan --topology`.
     mesh: sizes of the axes data, fsdp and tensor.
     rows: (prompts, samples of each); tokens: (prompt, completion).
     figure: the published figure, in words.
     source: address of the page with the figure.
-    seconds: of a step of `rows` by the figure; 0: no time was published.
+    seconds: seconds of a step of `rows`, by the figure; 0: not published.
     only: the phases that the figure contains.
-    differs: in what the published run and the recipe are not the same.
+    differs: differences between the published run and the recipe, in words.
     by_depth: compile three depths, and extrapolate.
-    changes: of further keys, by path.
+    changes: changes of further keys, by path.
   """
 
   model: str

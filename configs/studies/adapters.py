@@ -11,9 +11,9 @@ residual stream, comes close to full training. Here the warm start trains all
 weights. Adapters are initialized so that they have no effect. `attention` has
 LoRA of rank 17 on attention alone, with as many parameters as `lora8`.
 
-Every setting has the best of four learning rates, by pass@1 on two seeds that
-are not evaluated. An adapter is as good as `full` if it loses less than a fifth
-of the gain of `full` over the warm start.
+Every setting has the best of four learning rates, by pass@1 on two tuning
+seeds. An adapter is as good as `full` if it loses less than a fifth of the gain
+of `full` over the warm start.
 
 Result (5 seeds, each with a warm start of its own, 256 problems; ± is half of
 the 95 % t interval).
@@ -25,11 +25,11 @@ the 95 % t interval).
   attention  3e-3  0.540 ± 0.018  +0.087 ± 0.020  -0.082 ± 0.029
   vector     5e-3  0.463 ± 0.018  +0.010 ± 0.010  -0.159 ± 0.047
 
-The margin is 0.034. Whether `lora8` is as good as `full` could not be told (p
-0.39). `attention` and `vector` are not (p 0.005 and 0.002). Whether `lora8` is
-better than `attention` could not be told after the correction (+0.067 ± 0.061,
-p 0.074). At 1e-2, LoRA collapsed on both seeds of the tuning. The study takes
-17 CPU minutes on a shared AMD EPYC.
+The margin is 0.034. The study could not decide whether `lora8` is as good as
+`full` (p 0.39). `attention` and `vector` are not as good (p 0.005 and 0.002).
+After the correction, the study could not decide whether `lora8` is better than
+`attention` (+0.067 ± 0.061, p 0.074). At 1e-2, LoRA collapsed on both tuning
+seeds. The study takes 17 CPU minutes on a shared AMD EPYC.
 """
 
 from jaxrl_reason.studies.grid import Study, Tuning, recipe_beside

@@ -6,21 +6,21 @@
 https://arxiv.org/abs/2509.25123 finds that RL teaches a model to compose skills
 that it has, also in longer compositions than those trained on, and that
 next-token training on the same compositions does not. The warm start knows
-chains of one to three operations. Four settings take 150 updates of 256 rows
-from it, and are tested on chains of five and six operations:
+chains of one to three operations. Four settings continue from it with 150
+updates of 256 rows, and are tested on chains of five and six operations:
 
   rl       DAPO on chains of four operations
   own      the same on correct samples alone, which are imitated (RFT, online)
   gold     supervised learning of the solutions of chains of four operations
-  shorter  DAPO on chains of three operations, which need nothing new
+  shorter  DAPO on chains of three operations, which the warm start knows
 
 `cot_pass@1` counts samples with correct steps, since answers modulo 7 can be
 guessed.
 
 Result (5 seeds, 24 CPU minutes; the claims were written before the run): RL on
-chains of four solves chains of five, and RL on chains of three does not. It
-could not be told whether RL solves more chains of five than imitation of its
-correct samples, or than worked solutions:
+chains of four solves chains of five, and RL on chains of three does not. The
+study could not decide whether RL solves more chains of five than imitation of
+its correct samples, or than worked solutions:
 
   chains of 4               5               6               1
   before    0.272 +- 0.173  0.039 +- 0.063  0.001 +- 0.002  0.979 +- 0.031

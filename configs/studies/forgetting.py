@@ -18,8 +18,8 @@ The seeds differ from those of `composition.py`, because its result suggested
 the present form of this study.
 
 Result (5 seeds, 15 CPU minutes; the claims were written before the run): RL and
-supervised learning learn the new task equally well (holds, p 0.001), and it
-could not be told that any of them forgets, or forgets less than another:
+supervised learning learn the new task equally well (holds, p 0.001). The study
+could not decide whether any setting forgets, or forgets less than another one:
 
            chain4          old             chain1
   before   0.246 +- 0.112  0.973 +- 0.026  0.967 +- 0.051
@@ -28,8 +28,8 @@ could not be told that any of them forgets, or forgets less than another:
   own      0.976 +- 0.013  0.947 +- 0.058  0.877 +- 0.193
 
 rl - gold on the earlier tasks: 0.007 +- 0.021. In `composition.py` worked
-solutions lower pass@1 of chain1 to 0.517: they have a learning rate of 1e-3
-there, and RL's 3e-4 here.
+solutions lower pass@1 of chain1 to 0.517. The learning rate is 1e-3 there, and
+here it is that of RL, 3e-4.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside

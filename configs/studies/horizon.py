@@ -3,29 +3,29 @@
   tools/run study --config=configs/studies/horizon.py \\
     --out=studies/horizon
 
-https://arxiv.org/abs/2510.07312 finds that RL which begins with short chains of
-steps and lengthens them learns long chains that RL on the longest chains alone
-does not learn from the same number of tokens. The warm start knows chains of
+https://arxiv.org/abs/2510.07312 finds that RL learns long chains of steps if it
+begins with short chains and lengthens them. RL on the longest chains alone does
+not learn them from the same number of tokens. The warm start knows chains of
 one to three operations. `ladder` begins with chains of one operation and goes
 on when 0.85 of them are solved, up to five. `longest` trains on chains of five
 operations alone, `uniform` on all lengths, and `reversed` begins with chains of
 five. All settings take the same number of steps.
 
 Result (5 seeds, each with a warm start of its own, 128 problems; ± is half of
-the 95 % t interval). No claim could be told: the mean of the ladder is highest,
-but it solves the longest chains with two seeds (0.88 and 0.87) and begins to
-with three (0.26 to 0.36).
+the 95 % t interval). The study could not decide any claim. The mean of the
+ladder is highest, but it solves the longest chains only with two seeds (0.88
+and 0.87). With the other three it ends at 0.26 to 0.36.
 
-                 chain5          ladder - it              chain4
+                 chain5          ladder minus             chain4
   before         0.087 ± 0.058                            0.214 ± 0.158
   ladder         0.529 ± 0.397                            0.896 ± 0.100
   longest        0.134 ± 0.013   0.395 ± 0.392 (p 0.073)  0.140 ± 0.012
   uniform        0.398 ± 0.258   0.131 ± 0.285 (p 0.137)  0.884 ± 0.141
   reversed       0.292 ± 0.393   0.237 ± 0.354 (p 0.137)  0.302 ± 0.456
 
-`longest` stays at chance (1/7) with all seeds, and forgets shorter chains: one
-operation 0.379 ± 0.220, 0.870 ± 0.217 before. The study takes about 30 CPU
-minutes on a shared AMD EPYC.
+`longest` stays at chance (1/7) with all seeds, and forgets shorter chains:
+pass@1 of one operation falls from 0.870 ± 0.217 to 0.379 ± 0.220. The study
+takes about 30 CPU minutes on a shared AMD EPYC.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside

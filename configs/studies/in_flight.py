@@ -16,7 +16,7 @@ Result (5 seeds from one warm start, 123 thousand tokens each; ± is half of the
   in_flight  0.591 ± 0.038     1.7 updates
 
 The claim holds: the difference is 0.055 ± 0.071, which is above -0.05 (p 0.007,
-by seeds). Whether groups in flight learn more could not be told.
+by seeds). The study could not decide whether groups in flight learn more.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside

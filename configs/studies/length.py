@@ -26,11 +26,11 @@ interval; slopes are tokens in 100 steps).
   grpo_true     -1.8 ± 3.5       -1.8 ± 3.4        0.121 ± 0.062
   dr_grpo_true  -12.6 ± 9.9      -12.8 ± 9.7       0.156 ± 0.075
 
-With a random reward, no claim about a trained policy could be told. With the
-true reward, incorrect completions grow more with GRPO by 11.0 ± 8.1, corrected
-p 0.040 at a level of 0.025: could not tell. The preset `grpo` has a KL penalty
-of 0.04 and the others have none, which may explain part of the difference. The
-study takes 6 CPU minutes on an AMD EPYC.
+With a random reward, the study could not decide any claim about a trained
+policy. With the true reward, incorrect completions grow by 11.0 ± 8.1 tokens
+more with GRPO. The corrected p is 0.040 and the level 0.025: could not tell.
+The preset `grpo` has a KL penalty of 0.04 and the others have none, which may
+explain part of the difference. The study takes 6 CPU minutes on an AMD EPYC.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside

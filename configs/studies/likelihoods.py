@@ -27,16 +27,17 @@ Result (3 seeds, each with a warm start of its own, 128 problems x 16, 30 steps;
   logp       0.279 ± 0.173  -0.195 ± 0.114   -0.232 ± 0.072
   mean_logp  0.242 ± 0.061  -0.232 ± 0.115   -0.269 ± 0.167
 
-Every likelihood lowers pass@1 in every seed. That `prob` raises it does not
-hold here (p 0.009); for the others it could not be told (p 0.032, where the
-level is 0.025). `prob`, `mean_prob` and `logp` lose more than a fifth of the
-gain of the verifier: does not hold here (p 0.013 to 0.024). `gain` and
-`mean_logp` could not be told (p 0.031 and 0.032). The rewards fall as well,
-`prob` on average from 0.51 to 0.32, so the updates do not follow the reward. A
-likely reason was not tested: the reward does not depend on the answer that was
-sampled, but the loss trains on its tokens with this reward, which is noise for
-them. Here the answer is the fourth of four results of equal difficulty. One
-learning rate (3e-4) was tried. With configs/arithmetic_tiny.py and 100 steps,
+Every likelihood lowers pass@1 in every seed. The claim that `prob` raises
+pass@1 does not hold here (p 0.009). For the other likelihoods the study could
+not decide it (p 0.032, where the level is 0.025). The claim that a likelihood
+loses less than a fifth of the gain of the verifier does not hold here for
+`prob`, `mean_prob` and `logp` (p 0.013 to 0.024), and is undecided for `gain`
+and `mean_logp` (p 0.031 and 0.032). The rewards fall as well, `prob` on average
+from 0.51 to 0.32, so the updates do not raise the reward. A likely reason was
+not tested: the reward does not depend on the sampled answer, but the loss
+trains on the tokens of this answer with the reward, which is noise for them.
+Here the answer is the fourth of four results of equal difficulty. One learning
+rate (3e-4) was tried. With configs/arithmetic_tiny.py and 100 steps,
 `mean_prob` raised pass@1 of one seed (docs/label_free.md). The study takes 3
 CPU minutes on a shared AMD EPYC.
 """

@@ -11,8 +11,8 @@ The base model overtakes if pass@1 on held-out problems rises and pass@64 on the
 harder problems falls from before RL to after it.
 
 Result (5 seeds, each with a warm start of its own, 64 problems a split; ± is
-half of the 95 % t interval). `rl`: holds in part, because pass@1 rises; whether
-pass@64 falls could not be told. `high_lr`: neither could be told.
+half of the 95 % t interval). `rl`: the claim holds in part. pass@1 rises; the
+study could not decide whether pass@64 falls. `high_lr`: both are undecided.
 
            held-out pass@1  change           harder pass@64  change
   before   0.202 ± 0.057                     0.466 ± 0.078

@@ -8,8 +8,8 @@ result and not the number of different problems, up to about 25 uses of every
 problem. All settings make 80 steps with 32 problems each. `all` never uses a
 problem twice. The others draw from the first 128 and the first 32 problems, in
 epochs, so every problem is used 20 and 80 times. The learning rate is the best
-of four for training of all weights in `adapters.py`, by pass@1 on two seeds
-that are not evaluated.
+of four for training of all weights in `adapters.py`, by pass@1 on two tuning
+seeds.
 
 A pool suffices if its held-out pass@1 differs from that of `all` by less than a
 fifth of the gain of `all`. The control is the reward in training, which is the
@@ -24,10 +24,10 @@ the 95 % t interval). The margin is 0.034.
   pool128  0.491 ± 0.043  +0.038 ± 0.039  -0.130 ± 0.025  0.848 ± 0.023
   pool32   0.308 ± 0.049  -0.145 ± 0.033  -0.314 ± 0.045  0.945 ± 0.022
 
-That 20 uses reach what new problems do does not hold here (p 0.001). That 80
-uses reach less, and that the policy memorizes both pools, holds (p 0.0001). The
-study takes 4 CPU minutes on a shared AMD EPYC, without the warm starts and
-`all`, which were copied from the study of adapters.
+The claim that 20 uses reach the result of new problems does not hold here (p
+0.001). The claims that 80 uses reach less, and that the policy memorizes both
+pools, hold (p 0.0001). The study takes 4 CPU minutes on a shared AMD EPYC,
+without the warm starts and `all`, which were copied from the study of adapters.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside

@@ -3,7 +3,7 @@
   tools/run study --config=configs/studies/rounding.py --out=studies/rounding
 
 In bfloat16 the sampler's log-probs differ from the trainer's by rounding.
-`exact` has no such gap, `tis` and `icepop` correct it by weights
+`exact` has no such gap; `tis` and `icepop` correct for it by weights
 (https://fengyao.notion.site/off-policy-rl, https://arxiv.org/abs/2510.18855).
 Every batch has one update, so that the policy lag is 0 and the gap is the only
 difference. All settings of a seed begin with the same warm start.
@@ -21,10 +21,10 @@ interval; gaps in nats, the largest of all printed steps and seeds).
   tis      0.701 ± 0.103    0.704 ± 0.099  0.154 ± 0.024  0.0021     0.59
   icepop   as tis
 
-No claim could be told: `exact` - `fast` is +0.007 ± 0.017 and `tis` - `fast`
-+0.008 ± 0.024 pass@1. No run collapsed. All weights were between 0.5 and 1.8,
-so that neither bound was reached and both corrections are the same. The study
-takes 9 CPU minutes on a shared AMD EPYC.
+The study could not decide any claim: `exact` - `fast` is +0.007 ± 0.017 and
+`tis` - `fast` +0.008 ± 0.024 pass@1. No run collapsed. All weights were between
+0.5 and 1.8, so they reached no bound, and both corrections are the same. The
+study takes 9 CPU minutes on a shared AMD EPYC.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside

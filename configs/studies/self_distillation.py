@@ -19,7 +19,7 @@ their solutions, the others with eight samples of each.
   sdpo       the teacher is the policy, over its two likeliest tokens and the
              total of all others (https://arxiv.org/abs/2601.20802)
   sdpo_top8  the same over eight tokens. This setting was added after the
-             result of `sdpo`, and no claim is about it
+             result of `sdpo`, so it has no claim
   sdft       the teacher is a running mean of the policy
              (https://arxiv.org/abs/2601.19897)
 
@@ -42,17 +42,16 @@ the prompt of the teacher.
   sdpo_top8  3e-4  0.137 ± 0.165  -0.086 ± 0.168                  0.525 ± 0.596
   sdft       3e-4  0.242 ± 0.060  +0.018 ± 0.020  +0.001 ± 0.039  0.799 ± 0.177
 
-That `opsd` reaches more than `dapo` holds (p 0.011). That `sdft` does could not
-be told (p 0.173). For no setting could it be told that it reaches more than
-`sft`.
-`opsd_top2` - `opsd` is -0.005 ± 0.024: whether they are equal could not be told
-(p 0.126). `sdpo` is below its warm start with all five seeds; that it reaches
-more than `dapo` or `sft` could not be told (p 0.153 and 0.098 for the
-opposite). `sdpo_top8` is above its warm start with three seeds and at 0.000
-with two, so the number of tokens is not the only reason. Two other differences
-from `opsd_top2` remain: the teacher moves with the policy, and the policy
-selects the tokens. With the warm start or a running mean as the teacher, no
-seed collapsed. The study takes 18 CPU minutes on a shared AMD EPYC.
+`opsd` reaches more than `dapo` (holds, p 0.011). The study could not decide
+whether `sdft` does (p 0.173), whether any setting reaches more than `sft`, and
+whether `opsd_top2` and `opsd` are equal (-0.005 ± 0.024, p 0.126). `sdpo` is
+below its warm start with all five seeds. The claims that it reaches more than
+`dapo` and `sft` are undecided (p 0.153 and 0.098 for the opposite). `sdpo_top8`
+is above its warm start with three seeds and at 0.000 with two, so the number of
+tokens is not the only reason. Two other differences from `opsd_top2` remain:
+the teacher moves with the policy, and the policy selects the tokens. With the
+warm start or a running mean as the teacher, no seed collapsed. The study takes
+18 CPU minutes on a shared AMD EPYC.
 """
 
 import pathlib

@@ -31,15 +31,15 @@ of the 95 % t interval; p corrected for 10 criteria).
   pear      0.503 ± 0.073  -0.004 ± 0.011     0.859 ± 0.021  +0.002 ± 0.003
   weighted  0.981 ± 0.042  +0.474 ± 0.112     0.995 ± 0.006  +0.139 ± 0.025
 
-`dft` is better than `sft` directly after the loss (p 0.013); after RL it could
-not be told (p 0.043). It moves sampled pass@1 to greedy pass@1, which hardly
-differs: 0.940 ± 0.156 with `dft`, 0.969 ± 0.070 with `sft`. Two seeds of three
-stay below the greedy pass@1 of `sft`. `weighted` is better at both times (p
-0.013 and 0.009). For `psft` and `pear` no difference could be told.
-`eksft` is worse (p 0.006 and 0.001), and its greedy pass@1 falls to 0.263 ±
-0.073. Half of the tokens of a solution are certain, such as spaces. So the two
-shares are up to 0.8 of all results, and first those that the policy has not
-learned.
+`dft` is better than `sft` directly after the loss (p 0.013), and undecided
+after RL (p 0.043). It raises sampled pass@1 to the level of greedy pass@1,
+which hardly differs: 0.940 ± 0.156 with `dft`, 0.969 ± 0.070 with `sft`. Two
+seeds of three stay below the greedy pass@1 of `sft`. `weighted` is better at
+both times (p 0.013 and 0.009). For `psft` and `pear` the study found no
+difference. `eksft` is worse (p 0.006 and 0.001), and its greedy pass@1 falls to
+0.263 ± 0.073. Half of the tokens of a solution are certain, such as spaces. So
+the tokens that `eksft` leaves out are up to 0.8 of all results, beginning with
+the results that the policy has not learned.
 
 The study takes 11 CPU minutes on a shared AMD EPYC.
 """

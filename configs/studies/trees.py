@@ -2,9 +2,9 @@
 
   tools/run study --config=configs/studies/trees.py --out=studies/trees
 
-https://arxiv.org/abs/2506.11902 (TreeRL) finds that samples that share their
-beginnings, with advantages of each node, reach more than independent samples
-that cost as many tokens. The task is countdown. A problem has
+https://arxiv.org/abs/2506.11902 (TreeRL) finds that samples with shared
+beginnings, and with advantages for each node, reach more than independent
+samples that cost as many tokens. The task is countdown. A problem has
 
   independent  6 samples, with DAPO
   flat         6 samples, with the loss of TreeRL, each a tree of one node
