@@ -33,7 +33,7 @@ These alternatives were worse:
 - RL from 0.20 with half the prompts. One seed of three collapses to guessing.
 - A learning rate of 1e-3. The policy collapses.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

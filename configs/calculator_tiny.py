@@ -26,7 +26,7 @@ call costs 0.05 of the reward.
 +-: standard error of three seeds. A run takes 210 CPU seconds (3.5 min) with
 compilation and 29 evaluations, on two cores shared with other work.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

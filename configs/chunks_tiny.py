@@ -27,7 +27,7 @@ a step can use only the previous step, and no chunk contains a whole solution.
 +-: standard error of three seeds. A run takes 7 minutes on two cores shared
 with much other work.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned without chunks).
+Hardware: two CPU cores; or one TPU chip, v5e:1x1 (planned without chunks).
 """
 
 from jaxrl_reason import config as config_lib

@@ -28,7 +28,7 @@ targets to 40, with this recipe 0.19 to 0.34, with DAPO and 64 prompts 0.14 to
 0.30. Only + and - (numbers to 20, targets to 60), mean of three seeds: 0.19 to
 0.54.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

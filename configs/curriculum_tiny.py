@@ -54,7 +54,7 @@ The recipe needs these choices (one seed each):
 
 A run takes 3 minutes on two shared cores.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

@@ -19,7 +19,7 @@ Refill gains more per update and less per generated token
 (docs/refill_and_replay.md has the table). The rl stage takes 140 s (2.3 min) on
 two CPU cores shared with much other work.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

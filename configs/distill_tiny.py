@@ -97,7 +97,7 @@ both differed by at most 0.001 in 200 updates (seed 0), because this teacher is
 certain of nearly every token. A run of `soft` or `hard` takes about a minute
 and a half.
 
-Hardware: two CPU cores; of TPUs one chip for teacher, student and grpo,
+Hardware: two CPU cores; or one TPU chip for teacher, student and grpo,
 v5e:1x1.
 """
 

@@ -29,7 +29,7 @@ RL gains nothing, because only 1 to 2% of the samples are correct: in 90 to 96%
 of the groups every reward is 0. The entropy rose from 3.1 to 3.5. Only one seed
 and one learning rate were tried.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

@@ -54,7 +54,7 @@ best learning rate.
 
 A run takes 1 to 2 minutes on two cores that it shares with another run.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

@@ -26,7 +26,7 @@ chance, and RL does not improve them, because answers that are correct by
 chance give little signal. A run takes five minutes on two CPU cores shared
 with other work.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

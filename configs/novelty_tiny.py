@@ -47,7 +47,7 @@ rows of `none` for seeds 1 and 2 were taken from runs with a probe.
 
 A run takes 3 to 4 minutes on two CPU cores that it shares with other work.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

@@ -83,7 +83,7 @@ with four operations modulo 5 and the lowest step, pass@1 fell from 0.327 to
 
 A run takes 1 to 2 minutes on two cores.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 import json

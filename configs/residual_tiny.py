@@ -40,7 +40,7 @@ the groups fail.
 
 A run takes 1 minute on two cores that it shares with others.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

@@ -22,7 +22,7 @@ searches, independently of the problem. Held-out problems have other names.
 +-: standard error of three seeds. In the last steps 95 to 98% of the samples
 search. A run takes 3 to 5 minutes on two cores shared with other work.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned without the tool).
+Hardware: two CPU cores; or one TPU chip, v5e:1x1 (planned without the tool).
 """
 
 import pathlib

@@ -51,7 +51,7 @@ and 0.031 (seed 2). There is no transfer.
 Cost of a run (seed 1) on two cores shared with other work: 887 CPU seconds, 13
 minutes, a peak of 9.4 GiB; with LoRA 785 CPU seconds, 13 minutes, 7.5 GiB.
 
-Hardware: two CPU cores and 12 GB of memory; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores and 12 GB of memory; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

@@ -31,7 +31,7 @@ The entropy bonus is necessary. With 0.05 in place of 0.15 the entropy falls to
 10 min with compilation and evaluations, on two cores with a load of 10 to 13
 from other work.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

@@ -22,7 +22,7 @@ compilation and evaluations, on two cores shared with much other work. With a
 learning rate of 3e-4, seed 0 reached 0.52 and fell back to 0.41, because the
 policy repeated its moves with high probability.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

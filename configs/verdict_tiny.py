@@ -32,7 +32,7 @@ start, the final pass@1 is 0.790, 0.831 and 0.248: seed 2 falls from 0.40 to
 A run takes 2 to 4.5 minutes on two CPU cores with a load of 8 to 15 from other
 work, and 45 to 70 s of CPU time.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

@@ -25,7 +25,7 @@ for an incorrect answer as for a correct one. Its pass@1 then fell from 0.30 to
 verdicts rises from a half to 0.78, 0.92 and 0.82. A run takes 1 to 2.3 minutes
 on two cores shared with other work.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
+Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib
