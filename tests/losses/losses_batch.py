@@ -8,10 +8,10 @@ import numpy as np
 
 
 class Compiled:
-  """The functions of a module, where each call is compiled as a whole.
+  """Compiles each call of a module's functions as one program.
 
-  Operation by operation, every new shape compiles a dozen small programs; and
-  so that all of them are seen to work under jit. Arrays are traced, the rest is
+  Otherwise every new shape compiles a dozen small programs. The calls also show
+  that all functions work under jit. Arrays are traced, other arguments are
   static.
   """
 
@@ -56,11 +56,11 @@ def together(fns, *args):
 
 
 def edge_batch(seed=0, spread=0.5, poison=True):
-  """Returns interleaved groups of 1 to 5, holes, empty rows, NaN and a ratio of
-  e^25.
+  """Returns a batch with interleaved groups of 1 to 5, holes, empty rows, NaN
+  and a ratio of e^25.
 
-  Returns float64 NumPy arrays; what lies outside the mask is NaN or inf if
-  `poison`, and one row has a NaN reward.
+  The arrays are float64 NumPy arrays. With `poison`, numbers outside the mask
+  are NaN or inf, and one row has a NaN reward.
   """
   rng = np.random.default_rng(seed)
   group = np.array([5, -3, 5, 9, -3, 5, 9, 5, 70, 9, 5])

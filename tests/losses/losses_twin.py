@@ -1,8 +1,8 @@
 """Implements the published formulas in NumPy float64, one loop at a time.
 
-Written from the papers, apart from the library: no shared helper, no masking
-tricks, no vectorisation over rows. Slow and obvious. Used by the tests as the
-other side of every comparison.
+The formulas are written from the papers and share no code with the library.
+They are slow and obvious: no masking tricks, no vectorisation over rows. The
+tests compare the library with them.
 """
 
 import numpy as np
@@ -115,7 +115,7 @@ def returns(token_reward, mask, gamma):
 
 
 def gae(token_reward, values, mask, gamma, lam):
-  """`lam` is one number per row."""
+  """Computes generalized advantages; `lam` is one number per row."""
   out = np.zeros(mask.shape)
   for i in range(mask.shape[0]):
     adv = after = 0.0

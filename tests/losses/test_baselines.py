@@ -16,7 +16,7 @@ G = jnp.array([2, 7, 2, 7, 2, 7])  # {1, 0, 0} and {0, 1, 3}
 
 
 def test_golden_values():
-  """Two groups: {1, 0, 0} with mean 1/3, {0, 1, 3} with mean 4/3."""
+  """The groups are {1, 0, 0} with mean 1/3 and {0, 1, 3} with mean 4/3."""
   third = 1 / 3
   mean = np.array([2, -4, -1, -1, -1, 5]) * third
   close(losses.group_mean(R, G), mean, 1e-6)
@@ -84,7 +84,7 @@ def test_gdpo_distinguishes_rewards_with_equal_sums():
 
 
 def test_bnpo_against_scipy_free_arithmetic():
-  """Groups with p = 1/4, 1/2, 3/4: m = 1/2, v = 1/24, a = b = 5/2."""
+  """Groups have p = 1/4, 1/2, 3/4: m = 1/2, v = 1/24, a = b = 5/2."""
   reward = jnp.array([1.0, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0])
   group = jnp.repeat(jnp.arange(3), 4)
   # alpha = beta = 1 + 5/6 = 11/6; B(a, b) by a fine midpoint sum.
@@ -108,7 +108,9 @@ ROW = {
 
 @pytest.mark.parametrize('bits', [32, 64])
 def test_against_the_twin(bits):
-  """Interleaved groups of 1 to 5, a NaN reward, rows without tokens."""
+  """The batch has interleaved groups of 1 to 5, a NaN reward, and rows without
+  tokens.
+  """
   b = edge_batch()
 
   def both(dtype):
@@ -140,7 +142,7 @@ GROUPED = {
 
 
 def test_dead_groups_are_exactly_zero():
-  """For any reward and group size in float32: 0, not 1e-8."""
+  """Advantages in float32 are 0 and not 1e-8, for any reward and group size."""
   values = jnp.array([0.1, 1 / 3, -7.3, 1e6 + 0.1, 1e-20, 0.7, 123.456])
   group = jnp.array([i for i in range(7) for _ in range(3 + 4 * i)])
   for name, adv in together(GROUPED, values[group], group).items():
@@ -148,7 +150,7 @@ def test_dead_groups_are_exactly_zero():
 
 
 def test_digits_survive_large_rewards():
-  """{1, 0, 0} and the same plus 1e6: statistics are computed after a shift."""
+  """{1, 0, 0} plus 1e6 has the same advantages: rewards are shifted first."""
   shifted = jnp.float32(1e6) + R
   close(losses.group_mean(shifted, G), losses.group_mean(R, G), 1e-6)
 
@@ -200,8 +202,8 @@ def test_whitening_and_shaping():
   close(losses.clip_advantage(adv, adv_max=1.5), [1, 1.5, 1.5], 0)
 
 
-def test_maxrl_never_turns_a_sign_and_stays_below_the_group():
-  """Negative rewards count from the group's lowest: |A| < n."""
+def test_maxrl_keeps_signs_and_is_less_than_the_group_size():
+  """Negative rewards are shifted by the group's lowest reward: |A| < n."""
   group = jnp.zeros(4, int)
   close(
     losses.maxrl(jnp.array([-1.0, -1, -1, 1]), group), [-1, -1, -1, 3], 1e-6

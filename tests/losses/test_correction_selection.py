@@ -57,7 +57,7 @@ def test_normalised_weights_have_mean_one():
 
 
 def test_normalised_weights_in_the_loss():
-  """Weights 2, 1/4, 1, 2 (cut), 1/2 sum to 23/4 over 5 tokens."""
+  """The weights 2, 1/4, 1, 2 (cut), 1/2 sum to 23/4 over 5 tokens."""
   s = library.resolve({'correction': 'truncate', 'correction_normalise': True})
   adv = jnp.array([1.0, 0.0])
   loss, metrics = losses.policy_loss(
@@ -68,7 +68,9 @@ def test_normalised_weights_in_the_loss():
 
 
 def test_decoupled_ppo_is_a_correction():
-  """Proximal ratio clipped, times proximal / behaviour, unbounded."""
+  """The clipped proximal ratio is multiplied by proximal / behaviour, which has
+  no bound.
+  """
   s = library.resolve({'name': 'decoupled_ppo', 'advantage': 'group_mean'})
   logp = OLD + 0.5
   adv = jnp.array([1.0, -1.0])
@@ -124,7 +126,9 @@ def test_random_tokens_are_a_fixed_share_drawn_evenly():
 
 
 def test_a_random_share_is_trained_on_under_the_divisor_of_all():
-  """Its gradient is that of all tokens at sampled tokens, and 0 elsewhere."""
+  """At the drawn tokens, the gradient is that of a loss of all tokens. At other
+  tokens it is 0.
+  """
   logp = jnp.array([[-1.0, -2.0, 0.0], [-1.5, -0.5, -1.0]])
   adv, key = jnp.array([1.0, -2.0]), jax.random.key(3)
 

@@ -102,7 +102,7 @@ def test_the_teacher_has_no_gradient():
 
 
 def test_the_advantage_of_a_sampled_token():
-  """A + coef clip(log teacher - log pi), and 0 outside the mask."""
+  """It is A + coef clip(log teacher - log pi), and 0 outside the mask."""
   mask = jnp.array([[1, 1, 0]])
   old = jnp.log(jnp.array([[0.5, 0.1, jnp.nan]]))
   teacher = jnp.log(jnp.array([[0.25, 0.8, jnp.nan]]))
@@ -114,7 +114,7 @@ def test_the_advantage_of_a_sampled_token():
 
 
 def test_its_policy_gradient_is_that_of_reverse_kl():
-  """In expectation over the student's tokens."""
+  """The gradients are equal in expectation over the student's tokens."""
   z, z_t = jnp.array([0.2, -0.5, 1.0]), jnp.array([1.0, 0.0, 0.5])
   tokens = jnp.arange(3)
   logp = jax.nn.log_softmax(z)[tokens][:, None]
@@ -173,7 +173,7 @@ def test_settings_without_effect_are_refused(settings, message):
 @pytest.mark.parametrize('kind', ['reverse', 'forward', 'jsd', 'tv'])
 @pytest.mark.parametrize('k', [1, 3, 7])
 def test_a_stored_divergence_is_the_formula_of_the_stored_tokens(kind, k):
-  """Value and gradient, the latter by differences."""
+  """Compares the value, and the gradient with finite differences."""
   ids, logp = library.likeliest(Z_T, k)
   assert ids.shape[-1] == k and logp.shape[-1] == k + 1
   order = np.argsort(-T, axis=-1)[..., :k]

@@ -37,7 +37,9 @@ def test_sft_dft_and_luffy():
 
 
 def test_rl_plus():
-  """Probabilities 0.5 and 0.1, before the updates 0.2 and 0.1."""
+  """The probabilities are 0.5 and 0.1, and were 0.2 and 0.1 before the
+  updates.
+  """
   adv = jnp.array([[2.0, 2.0, jnp.nan]])
   old = jnp.log(jnp.array([[0.2, 0.1, 1.0]]))
   x, grad = value_and_grad(lambda lp: losses.rl_plus(lp, old, adv, MASK))
@@ -59,7 +61,7 @@ def test_anneal():
 
 
 def test_preferences():
-  """Margin 2, beta 1/2: h = 1."""
+  """The margin is 2 and beta 1/2, so h = 1."""
   pair = [jnp.array([x]) for x in (-1.0, -4.0, -2.0, -3.0)]
 
   def sigmoid(x):

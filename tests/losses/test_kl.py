@@ -58,7 +58,9 @@ def test_expectations(policies):
 
 
 def test_expected_gradients_of_the_estimators(policies):
-  """Expected gradients: k2 and '+' of reverse KL, k3 of forward, k1 none."""
+  """In expectation, k2 and '+' have the gradient of reverse KL, k3 that of
+  forward KL, and k1 none.
+  """
   logits, ref = policies
   p = np.exp(log_softmax(logits))
 
@@ -84,8 +86,8 @@ def test_expected_gradients_of_the_estimators(policies):
   'd', [1e-6, -1e-4, 1e-3, 0.1, -0.249, 0.251, -0.251, 3.0]
 )
 def test_k3_keeps_its_digits(d):
-  """exp(d) - 1 - d in float32 near 0, where the plain formula has no correct
-  digit.
+  """Near 0, exp(d) - 1 - d has no correct digit in float32 by the plain
+  formula.
   """
   logp, ref = np.float32(-1.0), np.float32(-1.0 + d)
   exact_d = float(np.float64(ref) - np.float64(logp))

@@ -14,7 +14,9 @@ GROUP = jnp.zeros(4, int)
 
 
 def test_soft_overlong():
-  """max 10, cache 4: free up to 6, then linear to -1 at 10."""
+  """With a limit of 10 and a cache of 4, the reward is 0 up to 6 tokens, and
+  falls linearly to -1 at 10.
+  """
   got = losses.soft_overlong_penalty(
     jnp.array([5.0, 6.0, 8.0, 10.0, 11.0]), max_length=10, cache=4
   )
@@ -32,7 +34,9 @@ def test_l1():
 
 
 def test_alp():
-  """Solve rate 1/2: each token costs beta / 2; none correct: beta / 4."""
+  """At a solve rate of 1/2, each token costs beta / 2. If no completion is
+  correct, it costs beta / 4.
+  """
   got = losses.alp_penalty(RIGHT, LENGTH, GROUP, alp_beta=0.1)
   close(got, -0.05 * LENGTH, 1e-6)
   got = losses.alp_penalty(jnp.zeros(4), LENGTH, GROUP, alp_beta=0.1)

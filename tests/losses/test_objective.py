@@ -1,8 +1,8 @@
 """Advantages and loss by settings equal the NumPy twin, and satisfy invariants.
 
-Micro-batches, devices and permutations give the same loss, gradient and
-metrics; nothing outside the mask is read or touched; every preset runs with
-just the arrays `needs` names.
+Micro-batches, devices and permutations have the same loss, gradient and
+metrics. Values outside the mask have no effect and no gradient. Every preset
+runs with only the arrays that `needs` names.
 """
 
 import functools
@@ -116,8 +116,8 @@ def gradient(s, b, adv, x, **more):
 
 @pytest.fixture(scope='module')
 def every_preset(batch):
-  """Returns {name: (adv, ((loss, metrics), grad))} from the arrays in
-  `needs`.
+  """Returns {name: (adv, ((loss, metrics), grad))}, computed from the arrays
+  in `needs`.
   """
 
   def run(name, b):
@@ -133,8 +133,8 @@ def every_preset(batch):
 
 @pytest.mark.parametrize('name', losses.PRESETS)
 def test_every_preset_runs_on_the_arrays_it_needs(name, batch, every_preset):
-  """Under jit: finite for every edge case, with gradient exactly 0 outside the
-  mask.
+  """Under jit, losses are finite for every edge case, and the gradient outside
+  the mask is exactly 0.
   """
   adv, ((loss, metrics), grad) = every_preset[name]
   assert loss.dtype == grad.dtype == adv.dtype == jnp.float32
@@ -271,8 +271,8 @@ def pieces(batch):
 
 @pytest.mark.parametrize('name', PARTS)
 def test_micro_batches_and_permutations_add_up(name, pieces):
-  """Two halves with the divisors of the whole batch, in a shuffled order of
-  rows.
+  """The losses of two halves of shuffled rows, with the divisors of the whole
+  batch, sum to the loss of the batch.
   """
   ((loss, metrics), grad), halves = pieces[0][name]
   part_loss = np.array([half[0][0] for half in halves])
@@ -288,8 +288,8 @@ def test_micro_batches_and_permutations_add_up(name, pieces):
     close(added[k], metrics[k], 1e-5, k)
 
 
-def test_sharded_is_whole(batch):
-  """shard_map over rows, divisors added over the mesh axis."""
+def test_a_sharded_loss_is_that_of_the_whole_batch(batch):
+  """Rows are sharded by shard_map, and divisors are summed over the mesh axis."""
   devices = jax.devices()
   if len(devices) < 4:
     pytest.skip('one device: another test module started jax first')
@@ -365,7 +365,7 @@ def test_aggregation_against_the_twin(how):
 
 
 def test_aggregation_by_hand():
-  """Rows (1, 2), (), (3, 5), (7): sums 3, 8, 7 of 2, 2, 1 tokens."""
+  """Rows (1, 2), (), (3, 5), (7) have sums 3, 0, 8, 7 of 2, 0, 2, 1 tokens."""
   mask = np.array([[1, 1, 0], [0, 0, 0], [1, 0, 1], [0, 1, 0]])
   x = np.float32([[1, 2, 0], [0, 0, 0], [3, 0, 5], [0, 7, 0]])
   want = dict(
@@ -384,7 +384,7 @@ def test_aggregation_by_hand():
 
 
 def test_metrics_by_hand():
-  """Ratios 2, 1/2, 1 with advantages +, -, -."""
+  """The ratios are 2, 1/2, 1, with advantages +, -, -."""
   s = losses.resolve({'name': 'dapo', 'correction': 'truncate'})
   ratio = jnp.array([[2.0, 0.5], [1.0, jnp.nan]])
   old = jnp.array([[-1.0, -1.0], [-2.0, jnp.nan]])
@@ -469,7 +469,7 @@ def test_loss_mask():
 
 
 def test_sft_term_and_coefficients():
-  """Its own divisor; coefficients as traced values."""
+  """The SFT term has its own divisor, and coefficients may be traced values."""
   s = losses.resolve({'name': 'vapo', 'sft_coef_end': 0.0, 'sft_steps': 2})
   logp = jnp.array([[-1.0, -3.0]])
   mask, sft_mask = jnp.ones((1, 2)), jnp.array([[0, 1]])
@@ -517,8 +517,8 @@ def test_critic():
 
 
 def test_tokens_of_another_policy_have_their_own_loss():
-  """The first token is a demonstration: shaped, without ratio and
-  correction.
+  """The first token is a demonstration: its loss is shaped, and has no ratio
+  and no correction.
   """
   logp = jnp.log(jnp.array([[0.4, 0.6]]))
   old = logp - jnp.log(jnp.array([[1.0, 1.1]]))

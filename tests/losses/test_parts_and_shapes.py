@@ -184,7 +184,7 @@ def test_no_array_that_needs_names_is_dropped_silently(settings, missing):
     losses.policy_loss(o, LOGP, ADV, MASK, **everything)
 
 
-def test_masks_and_denominators_ask_for_their_arrays():
+def test_masks_and_denominators_name_the_arrays_they_need():
   calls = {
     'truncated': lambda: losses.loss_mask({'drop_truncated': True}, MASK),
     'is_offpolicy': lambda: losses.loss_mask({'offpolicy': 'drop'}, MASK),
@@ -210,8 +210,8 @@ def test_masks_and_denominators_ask_for_their_arrays():
 
 
 def test_ties_have_the_subgradient_0():
-  """On-policy and at the reference, |log ratio| has gradient 0 for every
-  token.
+  """If the policy equals the sampler and the reference, |log ratio| has
+  gradient 0 for every token.
   """
   at = jnp.ones((1, 1))
 
@@ -372,7 +372,7 @@ def test_a_missing_divisor_is_named():
       call({'rows': 2.0})
 
 
-def test_a_soft_mask_inside_jit_is_seen():
+def test_a_soft_mask_inside_jit_makes_the_loss_nan():
   """Values cannot be checked inside jit, so the loss is NaN."""
 
   @jax.jit
@@ -384,7 +384,7 @@ def test_a_soft_mask_inside_jit_is_seen():
   assert np.isnan(loss(MASK * 0.5)) and np.isnan(loss(MASK * 2))
 
 
-def test_other_numbers_are_seen_everywhere_or_refused():
+def test_changed_numbers_are_in_all_parts_or_refused():
   o = losses.resolve('dapo').with_numbers({'clip_high': 0.3})
   assert o['clip_high'] == o.policy.high == 0.3 and o['clip_low'] == 0.2
   words = "'cliphigh'. Did you mean 'clip_high'\\? Its parts read"

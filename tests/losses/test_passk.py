@@ -95,7 +95,7 @@ def test_pkpo_is_unbiased(baseline):
 
 
 def test_passk_by_hand():
-  """N = 4, 2 fail, k = 2: R = 1 - 1/6, s = sqrt(5)/6."""
+  """With N = 4, 2 incorrect and k = 2: R = 1 - 1/6, s = sqrt(5)/6."""
   adv = losses.passk(jnp.array([1.0, 0, 1, 0]), jnp.zeros(4, int), pass_k=2)
   s = 5**0.5 / 6
   # A+ = (1/6) / s; A- = (1/6 - C(1,1) / C(3,1)) / s = (-1/6) / s.

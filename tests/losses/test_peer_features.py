@@ -171,7 +171,7 @@ def test_leave_one_out_std():
   close(pair, [1, -1], 1e-6)
 
 
-def test_best_of_a_group_gets_its_lead():
+def test_the_best_of_a_group_has_its_lead_as_advantage():
   close(losses.best_of_group(REWARD, GROUP), [0.5, 0, 0, 0, 0, 0, 0], 1e-6)
   reward = np.array([1, np.nan, 0.25, 3, 2, 1, 1])
   close(losses.best_of_group(reward, GROUP), [0.75, 0, 0, 1, 0, 0, 0], 1e-6)

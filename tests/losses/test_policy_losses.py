@@ -85,7 +85,9 @@ def ours_by_name(request):
 
 @pytest.mark.parametrize('name', PAIRS)
 def test_value_and_gradient_against_the_twin(name, ours_by_name):
-  """Holes, empty rows, NaN outside the mask, log-ratios of +-25."""
+  """The batch has holes, empty rows, NaN outside the mask, and log-ratios of
+  +-25.
+  """
   bits, ours, rtol = ours_by_name
   grad, x = ours[name]
   assert x.dtype == grad.dtype == f'float{bits}'
@@ -128,7 +130,7 @@ GOLDEN = [
 
 
 def test_golden_tokens():
-  """One token for each case."""
+  """Each case is one token."""
 
   def one_token(name, ratio, adv, logp):
     old = one(-1.0 - np.log(ratio))
@@ -207,7 +209,7 @@ def test_gspo_is_grpo_at_length_one():
 
 
 def test_gspo_token_has_gspo_values_and_gradients():
-  """For one advantage per row and a mean over tokens."""
+  """This holds for one advantage per row and a mean over tokens."""
   b, adv = batch_with_advantages()
   mask = b['mask']
 
@@ -226,7 +228,7 @@ def test_gspo_token_has_gspo_values_and_gradients():
 
 
 def test_gradients_against_finite_differences():
-  """check_grads where the loss is smooth and without stop_gradient."""
+  """Uses losses that are smooth and have no stop_gradient."""
   with jax.enable_x64(True):
     rng = np.random.default_rng(0)
     logp = jnp.asarray(-rng.random((2, 3)) - 0.5)

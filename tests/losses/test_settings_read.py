@@ -10,7 +10,7 @@ import pytest
 from jaxrl_reason import losses
 
 N, T, V = 4, 3, 5
-# Another value of every setting; those of a choice try each of the choices.
+# Another value of every setting. Settings with choices try every choice.
 OTHER = dict(
   reward_low=-0.5, reward_high=0.5, advantage='group_mean', ddof=0, eps=0.3,
   singleton='reward', skip_empty=True, baseline=0.3, threshold=0.3, keep_k=2,
@@ -46,7 +46,7 @@ OTHER = dict(
   entropy_coef_max=0.3, distill='k2', distill_coef=0.3, distill_beta=0.3,
   distill_top_k=2, distill_top_of='policy', distill_gamma=0.3, distill_max=0.3,
 )  # fmt: skip
-# Bases that hold every part: a preset each, or several parts at once.
+# Settings that together have every part: presets, or several parts at once.
 BASES = {
   name: {'name': name}
   for name in 'tbrm rover vapo gspo grpo_passk mt_grpo prime archer'.split()
@@ -182,7 +182,7 @@ def test_a_setting_without_effect_is_refused_by_name(base, key):
     losses.resolve({**settings, key: value})
 
 
-def test_what_a_preset_switches_on_is_read_or_refused():
+def test_settings_of_a_preset_are_read_or_refused():
   with pytest.raises(ValueError, match='kl_coef=0.04 has no effect'):
     losses.resolve({'name': 'grpo', 'policy': 'rover'})
 

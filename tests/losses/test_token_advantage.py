@@ -13,7 +13,7 @@ losses = Compiled(library)
 
 
 def test_returns_by_hand():
-  """Reward 8 on the last token, halved per token; the hole is skipped."""
+  """The reward of 8 on the last token is halved per token. The hole is skipped."""
   mask = jnp.array([[1, 1, 0, 1, 0]])
   got = losses.returns(jnp.array([8.0]), mask, gamma=0.5)
   close(got, [[2, 4, 0, 8, 0]], 1e-6)
@@ -25,7 +25,7 @@ def test_returns_by_hand():
 
 
 def test_gae_by_hand():
-  """V = (1, 2), R = 4, gamma 1, lambda 1/2: delta = (1, 2), A = (2, 2)."""
+  """V = (1, 2), R = 4, gamma 1, lambda 1/2: so delta = (1, 2), A = (2, 2)."""
   values = jnp.array([[1.0, jnp.nan, 2.0]])
   mask = jnp.array([[1, 0, 1]])
   got = losses.gae(jnp.array([4.0]), values, mask, gae_lambda=0.5)
@@ -89,7 +89,7 @@ def test_reinforce_pp_charges_kl_on_every_token():
 
 
 def test_prime_by_hand():
-  """Two rows. Mean process rewards 2 and 3; outcomes 1 and 0."""
+  """Two rows have mean process rewards 2 and 3, and outcomes 1 and 0."""
   process = jnp.array([[1.0, 3.0], [3.0, jnp.nan]])
   mask = jnp.array([[1, 1], [1, 0]])
   adv = losses.prime(jnp.array([1.0, 0.0]), jnp.zeros(2, int), process, mask)
@@ -105,7 +105,7 @@ def test_prime_by_hand():
 
 
 def test_turn_rewards_by_hand():
-  """Row 0 has two turns, row 1 one; the outcome goes to the last of each."""
+  """Row 0 has two turns, row 1 has one. The outcome is added to the last turn."""
   nan = jnp.nan
   turn = jnp.array([[1.0, 2.0], [0.0, nan]])
   ids = jnp.array([[0, 0, 1, -1], [0, 0, 0, 5]])
@@ -122,7 +122,7 @@ def test_turn_rewards_by_hand():
 
 
 def test_tree_by_hand():
-  """Root r with children a (leaves 0, 1) and b (leaf 2); rewards 1, 0, 0."""
+  """The root r has children a (leaves 0, 1) and b (leaf 2); rewards 1, 0, 0."""
   node = jnp.array([[7, 7, 1], [7, 7, 2], [9, 3, 3]])
   mask = jnp.array([[1, 1, 1], [1, 1, 1], [1, 1, 0]])
   reward, group = jnp.array([1.0, 0.0, 0.0]), jnp.full(3, 4)

@@ -1,10 +1,10 @@
 """Six updates of a tabular policy: loss, optimizer, clipping together.
 
 A softmax policy with its own logits for every prompt and position is trained
-on fixed samples, two minibatches for three epochs, once by the library with
-optax and once by NumPy float64: the twin's losses, gradients through the
-softmax by hand, global-norm clipping and AdamW written out. Steps are large, so
-that ratios leave the clip range.
+on fixed samples, with two minibatches for three epochs. The library trains it
+with optax, and NumPy in float64: with the losses of the twin, gradients of the
+softmax by hand, global-norm clipping and AdamW. Updates are large, so that
+ratios leave the clip range.
 """
 
 import jax

@@ -41,7 +41,7 @@ def test_second_moment_of_m2po(bound):
 
 
 def test_m2po_is_the_masked_ratio():
-  """J = sum M r A / tokens, r = pi / behaviour (AReaL's page on M2PO)."""
+  """AReaL's page on M2PO: J = sum M r A / tokens, r = pi / behaviour."""
   want = moderate(np.float64(OLD), np.float64(SAMPLER), MASK, 0.04)
   r = np.exp(np.float64(LOGP) - SAMPLER)
   loss, metrics = losses.policy_loss(

@@ -70,8 +70,8 @@ def update(learn):
 
 @pytest.mark.parametrize('name', sorted(SETTINGS))
 def test_micro_batches_change_no_recipe(batch, name):
-  """Two updates, the second from a policy that differs from its critic or
-  reference.
+  """Makes two updates. Before the second one, the policy differs from its
+  critic or reference.
   """
   one, four = learner(name), learner(name, micro_batches=4)
   a, b = L.state(one), L.state(four)
@@ -126,7 +126,9 @@ def test_rows_are_drawn_by_their_rewards_with_their_advantages(batch):
 
 
 def test_a_tree_of_separate_samples_has_the_root_for_every_parent(batch):
-  """Twice the reward minus the group's mean, at every sampled token."""
+  """The advantage of every sampled token is twice the reward minus the mean of
+  its group.
+  """
   reward = np.arange(len(batch.reward)) ** 2.0
   batch = batch.replace(reward=jnp.asarray(reward, jnp.float32))
   got = np.asarray(step_lib.advantages(L.learner({'name': 'tree_rl'}), batch))
@@ -136,7 +138,7 @@ def test_a_tree_of_separate_samples_has_the_root_for_every_parent(batch):
 
 
 def test_a_critic_learns_the_mean_reward(batch):
-  """A constant reward of 2: values go to 2, advantages to 0."""
+  """With a constant reward of 2, values approach 2, and advantages 0."""
   learn = learner('vc_ppo')
   batch = batch.replace(reward=jnp.full_like(batch.reward, 2.0))
   state, losses_seen, step = L.state(learn), [], update(learn)
@@ -206,7 +208,7 @@ def test_a_critic_of_adapters_shares_the_frozen_base(batch, name):
   assert np.any(got)
 
 
-def test_the_policy_stands_still_while_its_critic_warms_up(batch):
+def test_the_policy_does_not_change_while_its_critic_warms_up(batch):
   learn = learner('ppo')
   critic = dataclasses.replace(learn.critic, warmup_updates=1)
   learn = dataclasses.replace(learn, critic=critic)

@@ -56,7 +56,7 @@ def test_frozen_parameters_need_no_state(name):
 
 
 def test_means_in_bfloat16_follow_those_in_float32():
-  """Half the memory; after 40 updates they differ by rounding."""
+  """They need half of the memory. After 40 updates they differ by rounding."""
   rng = np.random.default_rng(0)
   grads = rng.normal(0.3, 1, (40, 64)).astype(np.float32)
   after = {}
@@ -82,6 +82,6 @@ def test_means_in_bfloat16_follow_those_in_float32():
     ({'state_dtype': 'int8'}, "state_dtype='int8'"),
   ],
 )
-def test_means_that_would_stand_still_are_refused(changes, words):
+def test_means_that_rounding_would_keep_constant_are_refused(changes, words):
   with pytest.raises(ValueError, match=words):
     optim.make(config_lib.Optimizer(lr=1e-2, **changes), 10)

@@ -115,8 +115,8 @@ def update(learner, batch):
 
 
 def test_updates_equal_the_padded_one(batch):
-  """Two minibatches of two micro-batches: reference, old log-probs, loss,
-  gradient and metrics.
+  """The updates have two minibatches of two micro-batches. Compares reference,
+  old log-probs, loss, gradient and metrics.
   """
   settings = {'kl_coef': 0.1, 'entropy_coef': 0.01}
   plain = L.learner(settings, minibatches=2, micro_batches=2)
@@ -132,7 +132,7 @@ def gradient(learner, batch):
 
 
 def test_a_loss_of_whole_sequences_sees_them_whole(batch):
-  """GSPO's ratio is one number per sequence, here off-policy."""
+  """The ratio of GSPO is one number per sequence. Here it is off-policy."""
   batch = batch.replace(old_logp=batch.sampler_logp - 0.1 * batch.mask)
   plain = L.learner({'name': 'gspo'})
   got = dataclasses.replace(plain, packing=TWO['packed'])
@@ -156,7 +156,9 @@ def test_packing_on_a_mesh_equals_one_device(batch):
 
 
 def test_packed_scores_with_chunks_temperatures_and_routes(batch):
-  """A mixture of experts with replayed routes and a temperature per row."""
+  """Uses a mixture of experts with replayed routes, and one temperature per
+  row.
+  """
   _, model, params = small_model(
     vocab=24, layers=2, experts=4, experts_per_token=2, windows=(0, 5)
   )

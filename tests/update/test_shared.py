@@ -56,13 +56,13 @@ def check(plain, batch, how=SHARED, params=None):
 
 @pytest.mark.parametrize('micro_batches', [slow(1), 2, slow(4), 16])
 def test_gradients_equal_those_of_rows_apart(batch, micro_batches):
-  """Micro-batches of whole groups, and of half a group."""
+  """Micro-batches have whole groups, or half a group."""
   check(L.learner(micro_batches=micro_batches), batch)
 
 
 def test_updates_equal_those_of_rows_apart(batch):
-  """Two minibatches, which mix the groups: reference, old log-probs, loss,
-  gradient and metrics.
+  """The updates have two minibatches, which mix the groups. Compares reference,
+  old log-probs, loss, gradient and metrics.
   """
   settings = {'kl_coef': 0.1, 'entropy_coef': 0.01}
   plain = L.learner(settings, minibatches=2, logprob_chunk=3)
@@ -76,8 +76,8 @@ def test_updates_equal_those_of_rows_apart(batch):
   L.assert_close(update(mixed), update(None))
 
 
-# One of the presets of every set of arrays that losses read; the others' update
-# differs from theirs in what it does with log-probs only.
+# One preset for every set of arrays that losses read. The updates of the other
+# presets differ only in the computation with log-probs.
 READERS = {losses.resolve({'name': k}).needs: k for k in losses.PRESETS}
 TAUGHT = {'teacher_logp', 'teacher_kl'}  # tests/update/test_teacher.py
 MET = {k for needs, k in READERS.items() if not needs & TAUGHT}
@@ -100,7 +100,7 @@ def of_two_turns(batch):
   [k if k in QUICK else slow(k) for k in sorted(MET | QUICK)],
 )
 def test_presets_equal_those_of_rows_apart(batch, name):
-  """A whole update of two micro-batches, with a critic if needed."""
+  """Compares a whole update of two micro-batches, with a critic if needed."""
   learner = algorithms.learner(name, micro_batches=2)
   if 'is_offpolicy' in learner.needs:
     batch = batch.replace(
@@ -245,7 +245,7 @@ def flops(model, params, batch, how) -> float:
 
 
 def test_flops_fall_by_the_prompts_share(batch):
-  """For a model of wide layers, where every token has the same cost."""
+  """The model has wide layers, so every token has the same cost."""
   _, model, params = small_model(
     vocab=24, width=64, mlp=256, layers=2, scan=False
   )

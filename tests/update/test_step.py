@@ -71,7 +71,7 @@ def test_first_on_policy_step_has_ratio_one_and_clips_nothing(batch):
   assert metrics['gap_max'] < 1e-5  # sampler and trainer agree
 
 
-def test_later_updates_leave_ratio_one(batch):
+def test_later_updates_have_ratios_other_than_one(batch):
   learner = L.learner(epochs=2, minibatches=2)
   f = jax.jit(lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT))
   new, metrics = f(L.state(learner), batch)
@@ -148,7 +148,7 @@ def test_fused_step_equals_its_parts(batch):
 
 
 def test_the_reward_correlates_with_correctness_inside_groups(batch):
-  """As numpy computes it; levels of groups and failed rows do not count."""
+  """Compares with numpy. Means of groups and failed rows have no effect."""
   rng, group = np.random.default_rng(0), np.asarray(batch.group)
   right, n = rng.random(len(group)) < 0.5, len(group)
   reward, ok = rng.random(n) + right, rng.random(n) < 0.8
@@ -174,7 +174,7 @@ def test_the_reward_correlates_with_correctness_inside_groups(batch):
 
 
 def test_answer_entropy_is_that_of_the_counts(batch):
-  """By group, with answers counted by hand; rows without an answer are
+  """Counts the answers of each group by hand. Rows without an answer are
   excluded.
   """
   rng = np.random.default_rng(0)
@@ -331,7 +331,7 @@ def test_first_nonfinite_leaf_is_named():
 
 
 def test_prompts_of_the_train_view_are_trained_on(batch):
-  """Sampled under one prompt (a hint), trained under another."""
+  """Rows are sampled under one prompt (with a hint) and trained under another."""
   p = L.prompts()
   hinted = p.replace(train_tokens=p.tokens[::-1], train_valid=p.valid[::-1])
   out = L.sample(L.model_and_params()[1], hinted)

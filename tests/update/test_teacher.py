@@ -54,13 +54,15 @@ def updated(learner, batch):
 
 @pytest.fixture(scope='module')
 def plain(batch):
-  """Returns a function of the form: the update of padded rows at once."""
+  """Returns a function: form -> the update with all padded rows at once."""
   return functools.cache(lambda form: updated(learner(form), batch))
 
 
 @pytest.fixture(scope='module')
 def plain_under(batch):
-  """Returns the same function, of the policy under a longer prompt."""
+  """Returns the same function, with the policy under a longer prompt as the
+  teacher.
+  """
   return functools.cache(
     lambda form: updated(learner(form, learner_lib.POLICY), longer(batch))
   )
@@ -78,7 +80,7 @@ def log_softmax(z):
 
 @pytest.mark.parametrize('form', FORMS)
 def test_the_teachers_metric_is_that_of_its_logits(form, batch, plain):
-  """The metric, from whole logits in numpy."""
+  """Compares with the metric from whole logits in numpy."""
   params = L.model_and_params()[1]
   pi = logits(L.MODEL, params, batch)
   teacher = logits(TEACHER, WEIGHTS, batch)
@@ -174,8 +176,8 @@ def test_a_layout_changes_nothing_under_another_prompt(
     np.testing.assert_allclose(got[1][key], want[1][key], rtol=1e-4, atol=1e-6)
 
 
-def test_the_policy_under_another_prompt_is_measured_as_its_logits_say(batch):
-  """From whole rows with that prompt, in numpy."""
+def test_the_metric_under_another_prompt_is_that_of_its_logits(batch):
+  """Compares with whole rows with that prompt, in numpy."""
   seen, params = longer(batch), L.model_and_params()[1]
   tokens = jnp.concatenate([seen.teacher_tokens, batch.tokens[:, L.P :]], 1)
   valid = jnp.concatenate([seen.teacher_valid, batch.valid[:, L.P :]], 1)
@@ -190,7 +192,7 @@ def test_the_policy_under_another_prompt_is_measured_as_its_logits_say(batch):
 
 
 def test_the_gradient_of_a_divergence_is_that_of_whole_logits(batch):
-  """By autodiff of the plain formula, without chunks or a trainer."""
+  """Compares with autodiff of the plain formula, without chunks and trainer."""
   lr = learner('forward')
   params = L.model_and_params()[1]
   teacher = jax.nn.softmax(logits(TEACHER, WEIGHTS, batch)[..., :24])
@@ -232,7 +234,7 @@ def test_a_reward_and_a_teacher_add_up(batch):
 
 
 def test_no_array_holds_two_whole_vocabularies(batch):
-  """In chunks of columns, in the forward and the backward pass."""
+  """Logits are in chunks of columns, in the forward and the backward pass."""
   lr = learner('jsd')
   f = jax.jit(lambda s, b: step_lib.update(lr, s, b, NEUTRAL, L.ROOT))
   text = f.lower(state(lr), batch).as_text()
