@@ -27,8 +27,8 @@ class Page:
   """A page that is open.
 
   Attributes:
-    errors: what its console and its scripts have complained of.
-    requests: addresses that it asked the network for.
+    errors: errors in its console and its scripts.
+    requests: addresses that the page requested from the network.
   """
 
   def __init__(self, address: str, size: tuple[int, int] = (1440, 1000)):
@@ -108,7 +108,7 @@ class Page:
       time.sleep(0.05)
 
   def picture(self) -> bytes:
-    """Returns what is in sight, as a PNG file."""
+    """Returns the visible part of the page as a PNG file."""
     return base64.b64decode(self.call('Page.captureScreenshot')['data'])
 
   def close(self) -> None:

@@ -16,7 +16,7 @@ def printed(code: str) -> str:
     'TPU_SKIP_MDS_QUERY': '1',
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # it only compiles
   }
-  # Those of the tests are the CPU compiler's.
+  # The flags of the tests are options of the CPU compiler.
   for name in ('XLA_FLAGS', 'JAX_COMPILATION_CACHE_DIR'):
     env.pop(name)
   done = subprocess.run(

@@ -1,7 +1,8 @@
 """A server with the OpenAI interface for the judge's tests, in a thread.
 
-Its 'model' obeys the question: `example['prompt']` names what it does. All that
-it was asked is kept, with times, headers and the most requests at once.
+The question, `example['prompt']`, names how the server behaves. The server
+stores all requests with their times and headers, and the largest number of
+simultaneous requests.
 """
 
 import base64
@@ -65,7 +66,7 @@ class JudgeServer(http.server.ThreadingHTTPServer):
     self.requests = []  # (time, question, payload, headers)
     self.targets = []  # paths and queries
     self.busy = self.most_busy = 0
-    self.released = threading.Event()  # lets the slow replies go
+    self.released = threading.Event()  # ends the wait of slow replies
     self.thread = threading.Thread(target=self.serve_forever, args=(0.01,))
     self.thread.start()
 
@@ -88,7 +89,7 @@ class JudgeServer(http.server.ThreadingHTTPServer):
     super().__exit__(*exc)
 
   def handle_error(self, request, client_address):
-    pass  # clients that hang up are the point of some tests
+    pass  # in some tests, clients close the connection
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -184,7 +185,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       server.busy -= 1
 
   def _drip(self):
-    """Sends a byte from time to time forever, so that no single read is
+    """Sends a byte from time to time without end, so that no single read is
     slow.
     """
     self.send_response(200)

@@ -6,7 +6,7 @@ from jaxrl_reason.models import spec, transformer
 
 
 def small_config(**changes) -> transformer.Config:
-  """A model with everything on: grouped queries, qk-norm, biases."""
+  """Returns a config with all features: grouped queries, qk-norm, biases."""
   base = dict(
     vocab=16,
     layers=3,
@@ -22,8 +22,8 @@ def small_config(**changes) -> transformer.Config:
 
 
 def small_model(seed: int = 0, **changes):
-  """(config, Model, params) with all parameters, zeros included, moved off
-  their initial values so that none of them is without effect.
+  """Returns (config, Model, params). All parameters differ from their initial
+  values, zeros included, so that each of them has an effect.
   """
   config = small_config(**changes)
   model = transformer.build(config)
@@ -37,5 +37,5 @@ def small_model(seed: int = 0, **changes):
 
     return jax.tree.map(shake, params)
 
-  # One program: op by op, every shape is compiled for itself, in 5 s.
+  # One program: one by one, the operations of every shape compile in 5 s.
   return config, model, jax.jit(make)()

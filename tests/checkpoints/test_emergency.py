@@ -130,8 +130,8 @@ def test_no_flipped_bit_and_no_cut_is_read(tmp_path):
 
 
 def test_checkpoints_of_an_abandoned_past_are_never_read(tmp_path):
-  """A start resumed from step 2 although step 4 had been kept, on a disk that
-  was missing then, or with emergency checkpoints switched off.
+  """A start resumed from step 2 although a copy of step 4 existed: its disk was
+  missing, or emergency checkpoints were switched off.
   """
   mesh = sharding.make_mesh((4, 2, 1))
   first = opened(tmp_path)
@@ -175,7 +175,7 @@ def test_a_newer_checkpoint_of_the_workdir_comes_first(tmp_path):
     first.save(step, state_of(step, mesh), {'done': step})
   first.wait()
   assert found(opened(tmp_path), mesh)[0] == 6
-  # Where it is damaged, what lies between it and the one before.
+  # If step 6 is damaged, the copy of step 4 is newer than the step before, 3.
   note = tmp_path / 'w' / emergency.NOTE
   (tmp_path / 'w/checkpoints/6/record/metadata').write_text('{}')
   assert found(opened(tmp_path), mesh)[0] == 4
@@ -363,9 +363,9 @@ def test_a_peer_whose_disk_is_full_does_not_fill_this_one(
 
 
 def test_orbax_keeps_nothing_on_hosts_whose_weights_are_sharded(tmp_path):
-  """Why `emergency` exists: orbax's manager needs a mesh axis along which the
-  whole state is replicated. Without one, it writes to the workdir alone; ours
-  keeps a state of the same mesh on the hosts.
+  """This is why `emergency` exists: orbax's manager needs a mesh axis along
+  which the whole state is replicated. Without one, it writes to the workdir alone;
+  ours keeps a state of the same mesh on the hosts.
   """
   mesh = sharding.make_mesh((1, 8, 1))
   state = {

@@ -20,7 +20,7 @@ torch, transformers = hf_models.torch, hf_models.transformers
 
 pytestmark = pytest.mark.parity
 
-# name -> (architecture, case of `hf_models`, what a file can say of it).
+# name -> (architecture, case of `hf_models`, settings that a file can store).
 NO_WINDOW = dict(use_sliding_window=False)
 ROPES = {
   'full_attention': dict(rope_type='default', rope_theta=5000.0),

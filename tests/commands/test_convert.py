@@ -110,7 +110,7 @@ def test_incompatible_arguments_are_one_line(folder, tmp_path):
 
 
 def test_files_beside_the_weights_are_copied(folder, tmp_path):
-  """Through a folder, and through a checkpoint and back."""
+  """Converts through a folder, and through a checkpoint and back."""
   beside = {
     'additional_chat_templates/tool_use.jinja': '{{ messages }}',
     'chat_template.jinja': 'hello',
@@ -199,7 +199,7 @@ def test_a_folder_of_several_dtypes_loses_nothing(folder, params, tmp_path):
 
 @pytest.mark.parametrize('kind', ['char', 'byte', 'sentencepiece'])
 def test_a_run_from_scratch_exports_its_tokenizer(kind, tmp_path):
-  """Exported, it reads and writes the ids that the run was trained on."""
+  """The exported tokenizer encodes to and decodes from the ids of the run."""
   workdir = epath.Path(tmp_path / 'run')
   c = config_lib.default()
   texts = [f'{i} + {i + 1} = {2 * i + 1}\n' for i in range(300)]

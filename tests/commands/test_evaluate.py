@@ -161,8 +161,10 @@ def test_a_budget_is_forced_by_name(folder):
       run(*flags(folder, 'none', model, wrong))
 
 
-def test_killed_and_resumed_it_draws_the_same(whole, folder):
-  """On one device, in other batches, killed in the middle."""
+def test_a_resumed_evaluation_draws_the_same_samples(whole, folder):
+  """The evaluation is killed in the middle, and resumed on one device with
+  other batches.
+  """
   env = os.environ | {'XLA_FLAGS': '', 'XDG_CACHE_HOME': str(folder / 'cache')}
   command = [sys.executable, '-m', 'jaxrl_reason', 'evaluate']
   command += flags(folder, 'parts', '--batch=9', '--workers=1')
@@ -340,7 +342,7 @@ def test_prompts_that_give_hints(folder, tmp_path):
 
 
 def test_penalties_and_biases_are_settings_of_the_answers(folder):
-  """A bias of 50 is the token of every answer, also in chunks."""
+  """With a bias of 50, every answer has this token, also in chunks."""
 
   def ask(*more):
     given = [f'--model={folder}/run', f'--suite={folder}/suite.jsonl?question=q'
@@ -394,7 +396,9 @@ def test_generate_and_grade_read_the_output_of_evaluate(
 
 
 def test_kl_to_a_base_is_that_of_a_forward_pass(folder, tmp_path):
-  """0 for the base itself; for another model, that of whole rows."""
+  """The KL is 0 for the base itself. For another model it is that of a forward
+  pass over whole rows.
+  """
   run(
     *flags(folder, tmp_path), '--suite=run:heldout?n=4', '--temperature=1',
     f'--base={folder}/run@2',

@@ -66,8 +66,8 @@ def test_streamed_text_is_the_sampled_text(folder):
 
 
 def test_a_stop_cuts_the_same_completion(generator, folder, prompts, tmp_path):
-  """The tokens before the stop are equal, also in the stream, and no more are
-  decoded.
+  """The tokens before the stop are equal, also in the stream, and no further
+  tokens are decoded.
   """
   ids = generate._ids(generator, {'prompt': 'apples'}, {})
   ((first, second),), _ = generator([ids], [0])
@@ -282,7 +282,7 @@ def test_a_wrong_expression_is_refused_before_the_model_is_loaded(flag):
 
 
 def test_penalties_and_biases_change_completions(folder):
-  """A bias of 100 is one token for ever; a penalty ends its repetition."""
+  """With a bias of 100, a completion repeats one token; a penalty ends this."""
 
   def run(*flags):
     given = [f'--model={folder}', '--prompt=2+3', '--max_new=6', *flags]

@@ -145,7 +145,7 @@ def test_a_text_is_read_by_the_type_of_its_key(change):
 
 
 def test_flags_alone_put_files_into_a_recipe_of_a_task(tmp_path):
-  """The knobs of the recipe's task are removed, and those of flags kept."""
+  """The knobs of the recipe's task are removed, and those of flags are kept."""
   path = tmp_path / 'mine.jsonl'
   rows = ({'Problem': f'{i}+1?', 'Answer': i + 1} for i in range(40))
   path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
@@ -198,7 +198,7 @@ except ValueError as e:
 
 
 def test_the_line_with_the_remedy_is_the_last():
-  """Coroutines, threads and objects of modules may end after it."""
+  """Coroutines, threads and objects of modules may end after the last line."""
   done = subprocess.run(
     [sys.executable, '-c', LATE], cwd=ROOT, capture_output=True, text=True
   )

@@ -58,7 +58,9 @@ def run(folder, tmp_path, *flags, rows=ANSWERS, **more):
 
 @pytest.mark.parametrize('token', ['last', 'mean'])
 def test_the_vector_is_a_mean_of_differences(folder, tmp_path, token):
-  """Answer by answer, without padding; problems with one kind do not count."""
+  """Computes the vector answer by answer, without padding. Problems with only
+  correct or only incorrect answers do not count.
+  """
   out = run(folder, tmp_path, f'--token={token}')
   with np.load(out) as found:
     got = found[steering.KEY]

@@ -61,7 +61,7 @@ LLAMA = """{{- bos_token }}
     {{- '<|start|>assistant<|stop|>\\n\\n' }}
 {%- endif %}
 """
-# In the style of Gemma: refuses systems and turns out of order.
+# In the style of Gemma: refuses system messages and turns out of order.
 GEMMA = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}
 {{ raise_exception('System role not supported') }}{% endif %}
 {% for message in messages %}
@@ -76,14 +76,14 @@ GEMMA = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}
 
 
 def write(folder, tokenizer_config: dict, **others: dict) -> None:
-  """tokenizer_config.json, and other JSON files by name."""
+  """Writes tokenizer_config.json, and other JSON files by name."""
   files = {'tokenizer_config': tokenizer_config, **others}
   for name, content in files.items():
     (folder / f'{name}.json').write_text(json.dumps(content))
 
 
 def byte_level(folder, template: str | list = QWEN):
-  """A byte-level BPE in the style of Qwen."""
+  """Writes a byte-level BPE in the style of Qwen."""
   model = tokenizers.Tokenizer(tokenizers.models.BPE())
   pre = tokenizers.pre_tokenizers
   model.normalizer = tokenizers.normalizers.NFC()
@@ -118,7 +118,7 @@ def byte_level(folder, template: str | list = QWEN):
 
 
 def pieces(folder, kind: str, prefix: bool, template: str = LLAMA):
-  """A SentencePiece model with byte fallback: as tokenizer.model."""
+  """Writes a SentencePiece model with byte fallback as tokenizer.model."""
   out = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter(TEXTS), model_writer=out, model_type=kind,
@@ -155,7 +155,7 @@ def pieces(folder, kind: str, prefix: bool, template: str = LLAMA):
 
 
 def fallback_json(folder, kind: str, prefix: bool):
-  """The same kind of model, as tokenizer.json."""
+  """Writes the same kind of model as tokenizer.json."""
   pieces(folder, kind, prefix)
   path = folder / 'tokenizer.model'
   model = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())

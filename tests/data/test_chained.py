@@ -36,7 +36,7 @@ def sums(tmp_path):
 
 @pytest.mark.parametrize('n', [2, 4])
 def test_the_last_answer_follows_from_all_problems(sums, n):
-  """Solved problem by problem, from the text alone."""
+  """Solves the chain problem by problem, from the text alone."""
   found = load(sums, n)
   for split, rows in (('train', 19), ('heldout', 12)):
     source = getattr(found, split)

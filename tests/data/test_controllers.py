@@ -118,7 +118,7 @@ LAWS = [
 
 
 @pytest.mark.parametrize('name, settings, changes, weights', LAWS)
-def test_draws_follow_the_law(name, settings, changes, weights):
+def test_draws_follow_the_formula(name, settings, changes, weights):
   c = chooser(name, **settings)
   own = {k: jnp.asarray(v) for k, v in changes.get('own', {}).items()}
   s = known(c, own=c.problems.start() | own)
@@ -134,7 +134,7 @@ def test_draws_follow_the_law(name, settings, changes, weights):
   assert not np.array_equal(ids[0], ids[2])
 
 
-def test_every_controller_has_a_law_here():
+def test_every_controller_has_a_formula_here():
   assert {name for name, *_ in LAWS} | {'uniform'} == {*controllers.CONTROLLERS}
 
 
@@ -171,7 +171,7 @@ def test_an_empty_band_selects_all_problems():
 
 
 def test_greso_moves_its_chances_towards_its_targets():
-  """Group by group, as in the paper's algorithm."""
+  """Updates group by group, as the paper's algorithm does."""
   c = chooser('greso', change=0.01, easy=0.25, hard=0.25)
   s = known(c)
   easy = hard = 0.5
@@ -327,8 +327,8 @@ def test_bandits_follow_their_formula(name):
 
 
 def test_a_source_keeps_its_share_for_any_weights_of_its_problems():
-  """Within a source by priority, between sources by weight. If all problems of
-  a source have weight 0, it is sampled uniformly.
+  """Problems of a source are drawn by priority, and sources by weight. If all
+  problems of a source have weight 0, they are drawn uniformly.
   """
   c = chooser('priority', weights=(1.0, 3.0))
   rate = np.float32([0.0, 0.5, 1.0, 1.0, 1.0])
@@ -396,7 +396,7 @@ def trial(c, s, first, last):
 @pytest.mark.parametrize('steering', ['weights', 'tokens', 'sec', 'dump'])
 @pytest.mark.parametrize('name', controllers.CONTROLLERS)
 def test_a_restored_state_continues_identically(tmp_path, name, steering):
-  """Every controller, through a checkpoint on disk."""
+  """Restores every controller from a checkpoint on disk."""
   if steering != 'weights' and name != 'priority':
     pytest.skip('every steering once, every controller once')
   c = chooser(name, steering, (1.0, 2.0))

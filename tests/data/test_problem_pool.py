@@ -47,7 +47,7 @@ def counted(p, n, times):
 
 @pytest.mark.parametrize('m, n', [(7, 5), (3000, 64), (1, 4), (2, 9)])
 def test_draws_follow_the_probabilities(m, n):
-  """In 10^5 draws; problems without weight are never drawn."""
+  """Checks 10^5 draws. Problems without weight are never drawn."""
   rng = np.random.default_rng(0)
   w = rng.random(m) * (rng.random(m) > 0.3)
   w[0] = 0.2
@@ -64,7 +64,7 @@ def test_draws_follow_the_probabilities(m, n):
 
 
 def test_a_million_problems_keep_their_probabilities():
-  """Also the last ones, where a single float32 sum loses precision."""
+  """This includes the last problems, where a float32 sum loses precision."""
   m = 1_000_000
   w = np.ones(m)
   w[-1000:] = 50.0

@@ -196,7 +196,7 @@ def test_responses_are_separated_from_thoughts(completion):
   ],
 )
 def test_a_thought_that_the_prompt_begins_is_ignored(prompt, completion, score):
-  """In pool workers, as a reward and as a part of one."""
+  """Checks a reward, and a part of a reward, in pool workers."""
   example = {'answer': '2', 'task': 'x', 'prompt': 'q', 'rendered': prompt}
   for reward in ('math', {'answer': 'math'}):
     found = verdict.judge(compose.build(reward), completion, example)

@@ -12,8 +12,8 @@ from jaxrl_reason.run.rl import python_tools as hosted
 
 NAMES = """{%- macro call(c) %}{"name": "{{ c.function.name }}", "arguments": \
 {{ c.function.arguments | tojson }}}{%- endmacro %}"""
-# In the styles of Qwen2.5 (Hermes), Llama 3.1 and Mistral, their markers being
-# those that the small tokenizer has.
+# In the styles of Qwen2.5 (Hermes), Llama 3.1 and Mistral, with the markers of
+# the small tokenizer.
 HERMES = (
   NAMES
   + """{%- if tools %}<|im_start|>system

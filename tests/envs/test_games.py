@@ -1,4 +1,4 @@
-"""Games: good play wins, observations are those of the problem's turns, and the
+"""Games: good play wins, observations are those of the worked turns, and the
 rules on the host equal the compiled ones.
 """
 

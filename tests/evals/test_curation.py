@@ -155,7 +155,7 @@ def test_errors_are_one_line(folder, flag, says):
 
 
 def test_pass_rates_of_a_run(tmp_path):
-  """By the command line; an interrupted row is sampled again."""
+  """Runs the command. An interrupted row is sampled again."""
   config = tiny_recipe.get_config()
   config.stages, config.compile_cache = ('sft',), ''
   config.sft.update(steps=2, rows=8)

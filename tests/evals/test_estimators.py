@@ -107,7 +107,9 @@ def test_votes_and_choices_by_a_judge_are_those_of_numpy(seed):
 
 
 def test_a_judge_that_is_always_right_finds_every_correct_answer():
-  """Its choice is pass@k; equal weights vote as the majority does."""
+  """The accuracy of its choice is pass@k. With equal weights, the vote is the
+  majority.
+  """
   rows = judged_rows(7)
   certain = [r | {'p_correct': r['verdict']['score']} for r in rows]
   found, equal = (
@@ -262,7 +264,9 @@ def test_differences_are_paired():
 
 
 def test_votes_are_weighted():
-  """By the mean probability of tokens; equal weights give the majority."""
+  """The weight of a vote is the mean probability of its tokens. With equal
+  weights, the vote is the majority.
+  """
   answers, right = ['3', '7', '3', None], [0.0, 1.0, 0.0, 0.0]
   assert estimators.majority(answers, right, [1, 3, 1.5, 9]) == 1.0
   assert estimators.majority(answers, right, [1, 2, 1.5, 9]) == 0.0

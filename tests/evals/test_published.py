@@ -159,7 +159,7 @@ def test_options_come_in_an_order_of_their_own(tmp_path):
   assert {e['answer'] for e in first.examples} == set('ABCD')
 
 
-def test_what_cannot_be_read_is_refused(tmp_path):
+def test_unreadable_rows_are_refused(tmp_path):
   with pytest.raises(ValueError, match='disputed: name your copy with .dir='):
     suites.load('math500')
   with pytest.raises(ValueError, match="Did you mean 'gsm8k'"):
