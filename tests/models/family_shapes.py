@@ -185,7 +185,7 @@ EXPERTS = [n for n in FAMILIES if n not in DENSE]
 
 
 def config(name: str, split: bool = False, **runtime):
-  """Returns a config; split: heads that a tensor axis of 2 divides."""
+  """Returns a config. With `split`, a tensor axis of 2 divides its heads."""
   shared = SHARED | ({'num_key_value_heads': 2} if split else {})
   h = shared | (FAMILIES | ALIKE)[name] | {'model_type': name}
   return families.from_hf(h, **runtime)

@@ -67,14 +67,14 @@ DELTA = dict(
   linear_key_head_dim=5,
   linear_value_head_dim=7,
   linear_conv_kernel_dim=3,
-  # What heads recall may be next to nothing, and is normalised: with 1e-6
-  # the last bit of an embedding moves their own logits by 1e-3.
+  # Outputs of heads may be almost 0 before they are normalised: with 1e-6, the
+  # last bit of an embedding changes the logits of transformers by 1e-3.
   rms_norm_eps=1e-2,
   rope_parameters=dict(
     rope_type='default', rope_theta=1000.0, partial_rotary_factor=0.5
   ),
 )
-# family -> (class, what makes it different)
+# family -> (class, settings that differ from SHARED)
 CASES = {
   'llama2': (
     'Llama',
@@ -481,7 +481,7 @@ def make_with_images(odd: bool = False):
 
 
 def randomized(model):
-  """Adds random bf16 values to all weights and corrections of choices."""
+  """Adds random bf16 values to all weights and to routing corrections."""
   with torch.no_grad():
     for p in model.parameters():
       p.copy_((p + 0.15 * torch.randn_like(p)).bfloat16())

@@ -122,8 +122,8 @@ def test_equal_keys_lose_no_digits():
 
 
 def test_one_token_some_tokens_and_chunks_go_on_from_one_another(whole):
-  """Two single tokens, five at once of which a row has three, two in a chunk of
-  columns: the state equals that of one pass.
+  """Decodes two single tokens, then five columns of which one row has three
+  tokens, then a chunk with two. The state equals that of one pass.
   """
   x = heads(9)
   ids = jnp.ones((N, 9), int)

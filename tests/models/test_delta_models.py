@@ -68,7 +68,8 @@ def test_a_slot_begins_its_next_row_with_the_state_of_the_prompt(
   _, model, params = small_model(
     **SEVEN, **shape, experts=4, experts_per_token=2
   )
-  # Milder: a last bit of the embedding is 2e-5 of a log-probability else.
+  # With larger weights, the last bit of an embedding changes a log-probability
+  # by 2e-5.
   params = jax.tree.map(lambda x: 0.5 * x, params)
   out, rows, past = generate(model, params, routes=True, **static)
   assert out.length.max() > 20 > out.length.min()
@@ -89,7 +90,9 @@ def test_a_slot_begins_its_next_row_with_the_state_of_the_prompt(
   'kind', [DELTA, pytest.param(CONVOLUTION, marks=pytest.mark.slow)]
 )
 def test_turns_continue_from_the_state(kind):
-  """Rows that wait, observations of several lengths, and whole rows agree."""
+  """Some rows wait, and observations have several lengths. The hidden states
+  are those of whole rows.
+  """
   _, model, params = small_model(**kind, layers=3, delta_layers=(0, 1))
   tokens = jax.random.randint(jax.random.key(1), (2, P + 8), 3, 16)
   valid = np.arange(P) >= P - np.array([[10], [6]])
@@ -98,7 +101,8 @@ def test_turns_continue_from_the_state(kind):
   weights = model.decode_params(params)
   _, cache = model.prefill(params, tokens[:, :P], valid, 1, 8, 1)
   cache, answers = model.gapped(cache, 12), tokens[:, P:]
-  # A token of both rows, of the second alone, then two and four at once.
+  # Decode a token of both rows, one of the second row, then two and four at
+  # once.
   decode, extend = jax.jit(model.decode), jax.jit(model.extend)
   h, cache = decode(weights, answers[:, 0], cache, jnp.array([0, 0]), 0)
   np.testing.assert_allclose(h, want[:, 0], atol=1e-5)

@@ -145,7 +145,9 @@ def attended(start, *, gradient=False):
 def test_attention_in_loops_over_blocks_equals_attention_at_once(
   monkeypatch, start
 ):
-  """In two loops, the last block of which is shorter, and without loops."""
+  """Compares attention in two loops, with a shorter last block, and without
+  loops.
+  """
   want = attended(start)
   assert len(blocked.loops(150 - start)[0]) == 1
   monkeypatch.setattr(blocked, 'QUERIES', 32)
@@ -216,8 +218,8 @@ def plain_roundings(jaxpr):
 
 @pytest.mark.parametrize('family', exact_cases.FAMILIES)
 def test_no_compiler_may_leave_out_a_rounding(family):
-  """On a GPU, it left out the rounding of a router's bias in a loop over layers
-  and not elsewhere.
+  """A compiler for GPUs left out the rounding of a router's bias in a loop over
+  layers and not elsewhere.
   """
   _, model, params = exact_cases.model_of(family)
   sampling = Sampling.fixed(1.0, 0, 1.0, 0.0)
@@ -268,7 +270,7 @@ def test_sampled_log_probs_are_the_trainers_bit_by_bit(seed, cache_dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize('first', range(0, 100, 10))
 def test_a_hundred_random_configurations(first):
-  """With the default options of the compiler, which fuses more operations."""
+  """With its default options, the compiler fuses more operations."""
   flags = '--xla_force_host_platform_device_count=8'
   command = [
     sys.executable,

@@ -22,7 +22,7 @@ STOP = jnp.array([1])
 
 
 def mix(x):
-  """A causal layer without parameters: the mean of all earlier inputs."""
+  """Computes the mean of all inputs so far, as a layer without parameters."""
   n = jnp.arange(1, x.shape[1] + 1)[:, None]
   return jnp.cumsum(x, axis=1) / n
 
@@ -80,8 +80,8 @@ class Noisy(InNnx):
 
 
 def test_a_module_may_hold_its_rngs():
-  """In jit, outside of it, in the sampler's loop and in a gradient, its counts
-  do not change, so every call is equal.
+  """The counts of its Rngs do not change in jit, outside of jit, in the
+  sampler's loop and in a gradient. So all calls have equal results.
   """
   module = Noisy(nnx.Rngs(0, noise=1))
   model, params = flax_bridge.from_nnx(module)
@@ -197,7 +197,9 @@ def test_the_trainer_agrees_with_the_sampler(policy):
 
 
 def test_an_update_is_the_modules_gradient(policy):
-  """REINFORCE by hand: sum of advantage x log-prob over sampled tokens."""
+  """Compares with REINFORCE by hand: the sum of advantage x log-prob over the
+  sampled tokens.
+  """
   model, params, apply, *_ = policy
   b = batch_of(policy)
   settings = losses.resolve(

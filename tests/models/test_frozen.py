@@ -78,7 +78,7 @@ def test_the_error_is_at_most_half_a_step_of_each_output(shape):
       continue
     seen += 1
     w = np.asarray(before[path], np.float64)
-    # The inputs, said once more and by hand: [L,(E,)in,out...], but o.
+    # The input dimensions by hand: [L,(E,)in,out...], except for o.
     lead = 2 if c.experts and 'mlp' in path else 1
     inputs = (1, 2) if path.endswith('attn/o') else (lead,)
     step = np.abs(w).max(inputs, keepdims=True) / 127
@@ -88,7 +88,7 @@ def test_the_error_is_at_most_half_a_step_of_each_output(shape):
     )
     assert (np.abs(found - w) <= step / 2 * (1 + 1e-5)).all(), path
     assert pair['scale'].shape == s['scale'].shape
-    assert (np.abs(pair['int8']).max(inputs) == 127).all()  # no room is lost
+    assert (np.abs(pair['int8']).max(inputs) == 127).all()  # the whole range
   assert seen == 7
   zero = frozen.quantize(jnp.zeros((3, 2)), (0,))
   assert not np.any(zero['int8']) and not np.any(zero['scale'])

@@ -64,8 +64,8 @@ MISTRAL = '', 'language_model.', 'vision_tower.x multi_modal_projector.y'
 def test_a_text_model_is_read_out_of_a_folder_with_images(
   name, case, own, there, others, tmp_path
 ):
-  """With the published names: unsplit experts, a tower, and layers for further
-  tokens.
+  """The folder has the published names: unsplit experts, a tower, and layers
+  for further tokens.
   """
   theirs = H.make(case)
   theirs.save_pretrained(tmp_path / 'text')
@@ -99,7 +99,7 @@ def test_a_text_model_is_read_out_of_a_folder_with_images(
 @pytest.mark.slow
 @pytest.mark.parametrize('odd', [False, True])
 def test_a_qwen3_vl_equals_its_rows_without_images(odd, tmp_path):
-  """In logits, gradients, 100 greedy tokens, and a folder that is written
+  """Compares logits, gradients, 100 greedy tokens, and a folder that is written
   back.
   """
   theirs = H.make_with_images(odd)
@@ -155,7 +155,7 @@ def test_tables_of_windowed_layers_survive_a_written_config(name, local):
 
 
 def test_weight_decay_skips_vectors():
-  """Vectors of layers have no weight decay, for any name."""
+  """Vectors of layers have no weight decay, whatever their name is."""
   for name in H.CASES:
     c = families.from_hf(H.make(name).config.to_dict())
     tree = weights.specs(c)
@@ -193,7 +193,7 @@ YARN = dict(rope_type='yarn', factor=4.0, original_max_position_embeddings=64)
     ),
   ],
 )
-def test_of_two_keys_the_one_of_transformers_is_read(name, keys):
+def test_the_key_that_transformers_reads_has_priority(name, keys):
   theirs = transformers.AutoConfig.for_model(name, **FEW, **copy.deepcopy(keys))
   ours = families.from_hf(FEW | keys | {'model_type': name})
   assert ours == families.from_hf(theirs.to_dict())
@@ -324,9 +324,9 @@ def test_cached_decoding_equals_the_full_forward(case):
   np.testing.assert_allclose(case.out.policy_logp, full[..., 0], atol=2e-5)
 
 
-# Theirs takes decays between tokens as differences of totals, which are large
-# beside them: 1.5e-4 from the recurrence itself, from which ours are 2e-6; on
-# odd shapes, whose gradients of decays are smaller, 4.4e-4.
+# transformers computes decays between tokens as differences of much larger
+# totals. Its gradients differ from those of the recurrence by 1.5e-4, and by
+# 4.4e-4 on odd shapes with smaller gradients of decays. Ours differ by 2e-6.
 IN_TOTALS = 6e-4
 
 
@@ -347,7 +347,7 @@ def check_gradients(theirs, config, tokens, valid, grads, tmp_path):
       p.copy_(kept[n])
   want = trees.flatten(hf.load(tmp_path, config))
   for path, got in trees.flatten(grads).items():
-    if path.endswith('choice_bias'):  # it chooses, which has no gradient
+    if path.endswith('choice_bias'):  # the choice of experts has no gradient
       assert not np.any(got)
       continue
     gap = np.linalg.norm(got - want[path])
@@ -372,8 +372,8 @@ def test_bf16_is_as_close_to_float32_as_transformers(case):
 
   def rms(x):
     of_tokens = np.mean((x - case.logits)[case.valid] ** 2, axis=-1)
-    # A rounding sends a token to another expert, here or there, and a few such
-    # tokens are most of a mean: of mixtures, the median counts.
+    # A rounding may send a token to another expert in either library, and a few
+    # such tokens dominate a mean. So mixtures are compared by the median.
     middle = np.median if case.config.experts else np.mean
     return np.sqrt(middle(of_tokens))
 
@@ -381,7 +381,7 @@ def test_bf16_is_as_close_to_float32_as_transformers(case):
 
 
 def test_export_opens_in_transformers_with_the_same_logits(case, tmp_path):
-  """With a config.json that we write."""
+  """The folder has a config.json that we write."""
   name = hf.read_config(case.folder)['model_type']
   made = families.to_hf(case.config, family=name)
   hf.save(tmp_path, case.params, case.config, dtype='float32', config_json=made)
@@ -408,8 +408,8 @@ def test_old_and_new_config_files_read_alike(case):
   assert families.from_hf(old) == families.from_hf(new)
 
 
-# Seven layers, so that what differs between layers begins anew, and windows
-# far shorter than the rows.
+# Seven layers, so that the pattern of the layers begins again, and windows far
+# shorter than the rows.
 DEEP = {
   'llama3': {},
   'qwen2': dict(max_window_layers=3),
@@ -421,7 +421,7 @@ DEEP = {
     no_rope_layer_interval=4, use_sliding_window=True, sliding_window=6
   ),
 }
-# Of each layer: its window, and its rotary table or -1 for none.
+# The window of each layer, and the index of its rotary table (-1: none).
 PATTERNS = {
   'llama3': ([0] * 7, [0] * 7),
   'qwen2': ([0, 0, 0, 6, 6, 6, 6], [0] * 7),

@@ -119,8 +119,8 @@ def test_gradients_are_those_of_every_expert_on_every_token(dtype, tolerance):
 @pytest.mark.parametrize('n', [8, 512], ids=['few', 'many'])
 @pytest.mark.parametrize('shape', [(1, 4, 2), (2, 4, 1)])
 def test_a_split_by_expert_changes_nothing(shape, n):
-  """For few tokens the tokens are exchanged, for many the weights. Values and
-  gradients are equal.
+  """Devices exchange the tokens if there are few, and otherwise the weights.
+  Values and gradients are equal.
   """
   _, p = experts()
   x = jax.random.normal(jax.random.key(7), (n, D))
@@ -152,7 +152,7 @@ def test_a_split_by_expert_changes_nothing(shape, n):
 
 
 def test_replaying_its_own_routes_changes_nothing(model):
-  """Values and gradients, the router's included."""
+  """Compares values and gradients, including those of the router."""
   _, m, params = model
 
   def loss(params, routes=None):
@@ -174,7 +174,7 @@ def test_replaying_its_own_routes_changes_nothing(model):
 
 
 def test_sampled_routes_are_those_of_the_full_forward(model):
-  """Routes of prompt and completion, without padding."""
+  """Compares routes of prompt and completion, without padding."""
   _, m, params = model
   tokens, valid = rows(n=4)
   out = jax.jit(

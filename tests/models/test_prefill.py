@@ -107,7 +107,7 @@ def test_on_eight_devices_as_on_one(shape):
 
 
 def test_chunks_need_less_memory():
-  """Scores of a chunk [B,Q,n,P] instead of all [B,Q,P,P]."""
+  """Scores of a chunk are [B,Q,n,P] instead of [B,Q,P,P] for all columns."""
   peak = {}
   tokens = jnp.zeros((2, 512), jnp.int32)
   for prefill in ('whole', 'chunks:64'):

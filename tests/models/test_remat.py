@@ -25,15 +25,15 @@ def with_policy(c, policy):
 
 
 def test_full_keeps_a_stream_per_layer(config):
-  """[layers, T, D] of float32, and the arrays of one layer."""
+  """It keeps float32 [layers, T, D], and the arrays of one layer."""
   more = dataclasses.replace(config, layers=config.layers + 3)
   a, b = (remat.kept_bytes(with_policy(c, 'full'), T) for c in (config, more))
   assert b - a == 3 * T * config.width * 4
 
 
 def test_dots_keeps_products_with_weights(config):
-  """The residual stream, q, k, v, the attention's output, gate and up. The down
-  projection is not needed, and batched products are recomputed.
+  """It keeps the residual stream, q, k, v, the attention's output, gate and up.
+  The down projection is not needed, and batched products are recomputed.
   """
   c = config
   more = dataclasses.replace(c, layers=c.layers + 1)
@@ -44,7 +44,9 @@ def test_dots_keeps_products_with_weights(config):
 
 @pytest.mark.parametrize('kernel', ['blocked', 'splash'])
 def test_attention_keeps_its_output_and_sums(config, kernel):
-  """[T,Q,H] and [T,Q] of float32 per layer, of rows as the kernel pads them."""
+  """It keeps float32 [T,Q,H] and [T,Q] per layer, for rows with the kernel's
+  padding.
+  """
   c = dataclasses.replace(config, attention=kernel)
   more = dataclasses.replace(c, layers=c.layers + 1)
   full, with_it = (
@@ -58,7 +60,7 @@ def test_attention_keeps_its_output_and_sums(config, kernel):
 
 @pytest.mark.parametrize('kernel', ['blocked', 'splash'])
 def test_attention_outputs_are_not_recomputed(config, kernel):
-  """Gradients are equal, with fewer FLOPs."""
+  """Gradients are equal and need fewer FLOPs."""
   shape = 1, LONG
   tokens = jax.random.randint(jax.random.key(1), shape, 1, config.vocab)
 
@@ -81,7 +83,7 @@ def test_attention_outputs_are_not_recomputed(config, kernel):
 
 
 def test_the_compiler_keeps_the_counted_bytes(config):
-  """Temporaries of a compiled gradient, full compared with none."""
+  """Compares the temporaries of compiled gradients with `full` and `none`."""
 
   def temporaries(c):
     model = transformer.build(c)

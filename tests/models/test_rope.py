@@ -166,15 +166,15 @@ def test_layers_of_different_tables_and_windows():
 
 
 def test_the_activation_is_read_where_transformers_reads_it():
-  """A key of another family has no effect."""
+  """The key of another family has no effect."""
   h = H.SHARED | {'model_type': 'llama', 'hidden_activation': 'gelu'}
   assert families.from_hf(h).activation == 'silu'
   h = H.SHARED | {'model_type': 'gemma2', 'hidden_act': 'silu'}
   assert families.from_hf(h).activation == 'gelu_tanh'
 
 
-def test_a_share_of_rotated_features_is_all_of_them_where_it_is_null():
-  """As in transformers. An absent key is the family's half."""
+def test_all_features_are_rotated_if_their_share_is_null():
+  """This is as in transformers. If the key is absent, the share is a half."""
   h = H.SHARED | {'model_type': 'glm4_moe', 'head_dim': 8}
   fractions = [
     families.from_hf(h | x).rope_tables[0].fraction

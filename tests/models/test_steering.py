@@ -47,17 +47,17 @@ def test_zero_vectors_equal_the_base_exactly(forward):
 
 
 def test_a_vector_is_added_after_its_layer():
-  """For the last layer: the state before the final norm, plus v."""
+  """With one layer, v is added to the state before the final norm."""
   one, model, params = small_model(**SHAPE | {'layers': 1})
   tokens, valid = jnp.arange(6)[None], jnp.ones((1, 6), bool)
   v = VECTORS[:1]
   steered = adapters.attach(model, steering=True)
   got = steered.hidden(params | {steering.KEY: v}, tokens, valid)
   weight, eps = np.asarray(params['final_norm'], np.float64), one.norm_eps
-  # Undo the base's norm up to its length, which a second weight tells.
+  # Undo the weight of the norm. The lengths of the states remain unknown.
   base = np.asarray(model.hidden(params, tokens, valid), np.float64) / weight
   got = np.asarray(got, np.float64) / weight
-  # base = x / |x|, got = (x + v) / |x + v|: v lies in their span.
+  # base = x / |x| and got = (x + v) / |x + v|, so v is a combination of both.
   for a, b in zip(base[0], got[0]):
     mix, *_ = np.linalg.lstsq(np.stack([a, b], 1), np.asarray(v[0]), rcond=None)
     np.testing.assert_allclose(np.stack([a, b], 1) @ mix, v[0], atol=1e-4)
@@ -130,7 +130,7 @@ def test_steering_with_adapters_and_int8():
 
 
 def test_vectors_that_no_bias_can_replace_are_not_folded():
-  """The mlp's output before a norm, and experts."""
+  """These are the output of an MLP before a norm, and experts."""
   for changes in dict(norm_place='post'), dict(experts=2, experts_per_token=1):
     c = dataclasses.replace(CONFIG, **changes)
     with pytest.raises(ValueError, match='norms or experts'):

@@ -75,7 +75,7 @@ def assert_same(got, want):
   ],
 )
 def test_loops_equal_layers_one_by_one(shape, static):
-  """With steering vectors, which must be applied to their layers."""
+  """The model has steering vectors, each of which belongs to one layer."""
   found, steering = [], shape.keys() == WINDOWS.keys() | {'cache_dtype'}
   for how in ('scan', 'unroll'):
     _, model, params = small_model(layers=6, decode_layers=how, **shape)
@@ -88,7 +88,7 @@ def test_loops_equal_layers_one_by_one(shape, static):
 
 
 def test_the_kernel_samples_the_tokens_of_the_einsum():
-  """In interpret mode, on a stack of layers with experts."""
+  """The kernel runs in interpret mode, on a stack of layers with experts."""
   found = []
   for kind, how in (('splash', 'scan'), ('einsum', 'unroll')):
     _, model, params = small_model(
@@ -127,7 +127,7 @@ def test_layers_are_in_one_entry_each(shape, ranges):
 
 
 def test_a_deeper_model_has_a_program_of_equal_length():
-  """In operations for decoding one token."""
+  """Counts the operations that decode one token."""
   n = {}
   for layers in (2, 12):
     for how in ('scan', 'unroll'):

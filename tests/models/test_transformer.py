@@ -132,7 +132,7 @@ def test_padding_and_nan_in_padding_change_nothing(tiny, side):
 
 @pytest.mark.parametrize('kv_heads', [1, 2, 4])
 def test_cached_decode_equals_full_forward(kv_heads):
-  """Left-padded prompts of different lengths, G = 2 samples each."""
+  """Left-padded prompts have different lengths, and G = 2 samples each."""
   c, model, params = small_model(kv_heads=kv_heads)
   p, new, g = 5, 4, 2
   lengths = jnp.array([5, 3, 1])
@@ -166,8 +166,8 @@ def test_bf16_computes_in_bf16_and_stays_close(tiny):
 
 
 def test_gradients_of_logits_are_multiplied_in_the_compute_dtype():
-  """Close to float32's, although no product of the compiled step has float32
-  operands.
+  """They are close to those in float32, although no product of the compiled
+  step has float32 operands.
   """
   keys = jax.random.split(jax.random.key(0), 3)
   x = jax.random.normal(keys[0], (3, 5, 16))
@@ -229,8 +229,8 @@ def test_impossible_configs_are_refused(change, word):
 
 
 def test_embeddings_can_be_arguments(tiny):
-  """As soft prompts: the embedding of a token gives the same result, another
-  vector changes only later tokens.
+  """Embeddings may be soft prompts. The embedding of a token has the result of
+  the token, and another vector changes only later tokens.
   """
   c, model, params = tiny
   tokens, valid = rows()

@@ -17,8 +17,8 @@ B, G, P, C = 8, 4, 12, 24
 LENGTHS = np.array([12, 1, 7, 9, 3, 12, 5, 2])
 VALID = np.arange(P) >= P - LENGTHS[:, None]
 STOP = jnp.array([1, 2])
-# Of Gemma 3's kind, of Mistral's, and those at the edges: itself alone, as
-# long as a prompt, as a completion, as all there is, and one that never binds.
+# Windows as in Gemma 3 and in Mistral, and edge cases: the token itself, and
+# windows as long as a prompt, a completion, a row, and longer than a row.
 WINDOWS = [
   (5, 5, 0),
   (7, 7, 7),
@@ -51,7 +51,7 @@ def generate(model, params, temperature=1.0, **static):
 
 
 def whole_cache(monkeypatch):
-  """Keeps every column in every layer, and masks by distance."""
+  """Keeps every column in every layer, and masks columns by distance."""
 
   def context(cache, t, step):
     valid, t = cache.prompt_mask, jnp.asarray(t)

@@ -7,7 +7,7 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import families, spec, transformer, zoo
 from jaxrl_reason.models.parts import rope
 
-# As counted by the hub from the models' own files.
+# Counted by the Hub from the published files.
 PUBLISHED = {
   'qwen2.5-0.5b': 494_032_768,
   'qwen2.5-1.5b': 1_543_714_304,
@@ -52,23 +52,23 @@ PUBLISHED = {
   'smollm2-360m': 361_821_120,
   'smollm2-1.7b': 1_711_376_384,
   'smollm3-3b': 3_075_098_624,
-  # By hand; the layers as published.
+  # Counted by hand for the published layers.
   'command-r7b': 8_028_033_024,
   'lfm2-350m': 354_483_968,
   'lfm2-700m': 742_489_344,
   'lfm2-1.2b': 1_170_340_608,
-  # Of the text model: without 416,866,032 of a tower for images and its
-  # projection.
+  # Only the text model: without the 416,866,032 parameters of a tower for
+  # images, and without its projection.
   'gemma-3-4b': 4_300_079_472 - 416_866_032 - 1152 * 2561,
   'gemma-3-12b': 12_187_325_040 - 416_866_032 - 1152 * 3841,
   'gemma-3-27b': 27_432_406_640 - 416_866_032 - 1152 * 5377,
   'gpt-oss-20b': 20_914_757_184,
   'gpt-oss-120b': 116_829_156_672,
   'qwen1.5-moe-a2.7b': 14_315_784_192,
-  # By hand, without the layer that predicts a further token.
+  # Counted by hand, without the layer that predicts a further token.
   'qwen3-next-80b-a3b': 79_674_391_296,
   'glm-4-9b-0414': 9_400_279_040,
-  # Less the layer that predicts a further token.
+  # Without the layer that predicts a further token.
   'glm-4.5-air': 110_468_824_832 - 3_616_573_568,
   'deepseek-v3': 671_026_419_200,
   'deepseek-r1': 671_026_419_200,
@@ -79,8 +79,8 @@ PUBLISHED = {
   'deepseek-r1-distill-llama-8b': 8_030_261_248,
   'deepseek-r1-distill-llama-70b': 70_553_706_496,
 }
-# What no parameter shows, from the models' config.json: the first prefix that
-# fits -> rotary base, epsilon.
+# Settings that have no parameter, from config.json: prefix of the name ->
+# (rotary base, epsilon). The first prefix that fits counts.
 NUMERICS = {
   'qwen3-next': (1e7, 1e-6),
   'qwen2.5-14b': (1e6, 1e-5),
