@@ -47,7 +47,7 @@ def start(folder, **changes):
   return load_recipe(values['out']).get_config(), '\n'.join([*said, text])
 
 
-def test_files_a_reward_and_a_new_model_end_in_a_run(folder):
+def test_a_recipe_of_files_a_reward_and_a_new_model_trains(folder):
   """The recipe is written after two steps of each stage, and its command trains
   it.
   """

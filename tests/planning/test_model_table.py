@@ -97,7 +97,7 @@ def test_a_row_is_added_in_order_and_no_longer_missing():
   assert TOOL['missing'](every) == 'Missing rows: none.'
 
 
-def test_the_page_is_that_of_its_rows():
+def test_the_page_can_be_written_from_its_rows():
   text = TOOL['PAGE'].read_text()
   rows = TOOL['known'](text)
   assert TOOL['written'](rows, text) == text

@@ -112,7 +112,7 @@ def test_a_loop_with_a_dynamic_end_has_its_largest_count():
 
 
 def test_each_exchange_of_a_shard_map_counts():
-  """All of them have one channel."""
+  """All exchanges have one channel."""
   mesh = sharding.make_mesh((1, 8, 1))
 
   def f(x, y):
@@ -239,7 +239,9 @@ def test_an_evaluation_needs_the_memory_of_its_batch():
 
 
 def test_attention_splits_rows_and_heads():
-  """Over two mesh axes: no device has all heads of its rows."""
+  """Rows and heads are split over two mesh axes, so no device has all heads of
+  its rows.
+  """
   mesh = sharding.make_mesh((1, 4, 2))
   rows = attention.describe(jnp.ones((8, 16), bool))
   attend = functools.partial(
@@ -269,7 +271,9 @@ def test_roofline_adds_loops_and_names_the_bound():
 
 
 def test_seconds_have_a_range():
-  """From full overlap (the longest of each body) to none (their sum)."""
+  """The range is from full overlap (the longest part of each body) to no
+  overlap (the sum).
+  """
   machine = roofline.Machine(chips.CHIPS['v5e'], (4, 4))
   body = costs.Cost(bytes=819e9, flops=197e11)
   gather = costs.Collective('all-gather', ('fsdp',), 16, 1600 * 10**9, ())
@@ -294,15 +298,15 @@ def product(seconds: float, **exchanges) -> costs.Event:
 @pytest.mark.parametrize(
   'events, whole, waited',
   [
-    # Started and ended without an operation in between: not hidden.
+    # The exchange ends before the next operation: not hidden.
     ([product(1), product(0, a=gather(2)), product(1)], 4, 2),
-    # Hidden by the product between, or by half.
+    # The product in between hides the exchange, or half of it.
     ([product(0, a=gather(2)), product(3), product(0, a=gather(2))], 3, 0),
     ([product(0, a=gather(2)), product(1), product(0, a=gather(2))], 2, 1),
-    # Repeated in a chain of products.
+    # Exchanges follow each other in a chain of products.
     ([product(1, a=gather(3)), product(1, a=gather(3))], 3, 1),
-    # One after another over the same links: the first is hidden, the second
-    # has its second half to go.
+    # Two exchanges share the links, one after the other: the first is hidden,
+    # and half of the second.
     (
       [
         product(0, a=gather(2)),
@@ -314,7 +318,8 @@ def product(seconds: float, **exchanges) -> costs.Event:
       4,
       1,
     ),
-    # The later one is waited for first: with it what began before.
+    # The program waits first for the exchange that began later, so it waits
+    # for both.
     (
       [
         product(0, a=gather(2)),
@@ -326,7 +331,7 @@ def product(seconds: float, **exchanges) -> costs.Event:
       5,
       4,
     ),
-    # A loop hides what goes on beside it, and waits inside.
+    # A loop hides an exchange that runs beside it. Its own exchanges wait.
     (
       [
         product(0, a=gather(2)),
@@ -430,7 +435,7 @@ def test_a_phase_that_does_not_fit_reports_its_bytes():
   assert got == no_room
 
 
-def test_depths_end_on_the_layers_own_pattern():
+def test_reduced_depths_end_at_the_same_place_of_the_layer_pattern():
   small = zoo.ZOO['gemma-3-1b']
   assert depth.depths(small) == (26,)  # few layers would cost as much
   tables = {
@@ -448,7 +453,7 @@ def test_depths_end_on_the_layers_own_pattern():
 @pytest.mark.parametrize('most', [0, 1, 5, 24, 37, 200])
 @pytest.mark.parametrize('power', [1.0, 1.5])
 def test_the_largest_batch_is_found(most, power):
-  """Also if bytes are not linear, with few compilations."""
+  """The search needs few compilations, also if bytes are not linear."""
   asked, base = [], 100.0
 
   def needs(n):
@@ -689,7 +694,9 @@ def test_every_pass_of_a_step_is_a_phase(changes, names):
   'stage, trained',
   [('', ['sft', 'step']), ('short', ['step']), ('sft', ['sft'])],
 )
-def test_a_stage_of_a_list_is_planned_as_it_is(monkeypatch, stage, trained):
+def test_a_stage_of_a_list_is_planned_with_its_settings(
+  monkeypatch, stage, trained
+):
   monkeypatch.setattr(described, 'devices', lambda *_: jax.devices())
   config, seen, said = stage_recipe.get_config(), {}, []
   config.rl.prompts = 8
@@ -737,7 +744,8 @@ def test_the_command_prints_the_largest_batch(monkeypatch):
     config, 'v5e:2x4', say=said.append, slices=1, model='',
     only=('update',), search=False, largest=True,
   )  # fmt: skip
-  # 15.75 GiB hold 126 rows: 31 prompts of 4 samples, in eights 24.
+  # 126 rows fit into 15.75 GiB: 31 prompts of 4 samples, or 24 as a multiple
+  # of 8.
   assert facts['largest_prompts'] == 24 and 'fits: 24 prompts' in text
   assert facts['prompts'] == 8 and asked[0] == 32
   assert any('does not fit' in line for line in said)
@@ -746,8 +754,9 @@ def test_the_command_prints_the_largest_batch(monkeypatch):
 
 
 def searched(monkeypatch, prompts: int, only=()) -> tuple[str, dict]:
-  """Runs the command on CPU devices. The update needs 32 GiB over its
-  micro-batches, a quarter with remat=full, and exchanges least over fsdp.
+  """Runs the command on CPU devices. The update needs 32 GiB divided by the
+  number of micro-batches, and a quarter of that with remat=full. It exchanges
+  least over fsdp.
   """
   monkeypatch.setattr(described, 'devices', lambda *_: jax.devices())
   config = tiny(
@@ -779,7 +788,8 @@ def test_the_command_finds_settings(monkeypatch):
     [(8, 1, 1), (1, 8, 1), (4, 1, 2), (1, 4, 2), (2, 1, 4), (1, 2, 4)]
   )
   best = facts['meshes'][0]
-  # 32 GiB in four pieces are 8; in two they would be 16, above 15.75.
+  # With four micro-batches 32 GiB become 8. With two they would be 16, which
+  # exceeds 15.75.
   assert 'micro_batches=4' in best['recipe'] and "'dots'" in best['recipe']
   assert best['mesh']['tensor'] == 1 and best['recipe'] in text
   seconds = [f['serial_seconds'] for f in facts['meshes']]
@@ -822,8 +832,9 @@ ENTRY %e (a: s32[1,5,5], q: bf16[2,4,640,64], k: bf16[2,1,640,64]) -> f32[] {
 
 @pytest.mark.parametrize('experts, share', [(0, 1), (8, 1), (64, 1 / 8)])
 def test_kernels_called_by_name_are_counted(experts, share):
-  """By their shapes: half of the scores of a causal grid, the blocks of a
-  window, the rows of one of 8 experts. One kernel has its own cost estimate.
+  """Kernels are counted by their shapes: half of the scores of a causal grid,
+  the blocks of a window, the rows of one of 8 experts. One kernel has its own
+  cost estimate.
   """
   ops = hlo.parse(CALLS).computations['e']
   scores = 2 * 2 * 4 * 640 * 640 * 64  # one product of all of them

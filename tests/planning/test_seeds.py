@@ -18,8 +18,8 @@ from jaxrl_reason.run.rl import programs
   'alone, each', [(2.0, 0.043), (1.0, 0.3), (5e-3, 1.3e-5)]
 )
 @pytest.mark.parametrize('counts', [(1, 8), (2, 4), (1, 2, 16)])
-def test_the_seeds_for_the_price_of_one(alone, each, counts):
-  """For steps of a + b n seconds, counted one by one."""
+def test_the_verdict_counts_seeds_for_the_price_of_one(alone, each, counts):
+  """A step of n seeds takes a + b n seconds. The test tries every n."""
 
   def seconds(n):
     return alone + (n - 1) * each
@@ -44,14 +44,14 @@ def test_the_seeds_for_the_price_of_one(alone, each, counts):
     assert row.split()[4] == f'{seconds(n) / alone:.2f}'
 
 
-def test_one_number_of_seeds_has_no_price():
+def test_one_number_of_seeds_has_no_verdict():
   only = [dict(seeds=4, seconds=2.0, roofline_s=1.0, operations=1, peak_gib=1)]
   assert '--seeds=1,4' in seeds.verdict(only)
   assert seeds.table(only).splitlines()[1].split()[4] == '4.00'
 
 
 def test_started_operations_are_multiplied_out():
-  """A loop of 7 that draws noise, and a product before it."""
+  """The program is a product and then a loop of 7 iterations."""
 
   def f(x):
     return jax.lax.fori_loop(0, 7, lambda i, y: jnp.sin(y) @ y, x @ x)
@@ -75,9 +75,9 @@ def test_started_operations_are_multiplied_out():
   assert each >= 2 and many == once + 6 * each
 
 
-def test_a_decision_is_one_for_runs_side_by_side():
-  """The number of iterations is the largest of all runs, and its counter
-  belongs to none.
+def test_runs_side_by_side_share_the_end_of_a_loop():
+  """The number of iterations is the largest of all runs, and the runs share its
+  counter.
   """
 
   def f(limit, x):
@@ -91,7 +91,7 @@ def test_a_decision_is_one_for_runs_side_by_side():
     return jax.lax.while_loop(unfinished, body, (0, x))
 
   limits, x = jnp.array([2, 7, 0]), jnp.zeros(3)
-  # None: refused where a run has a count of its own.
+  # out_axes=None raises an error if runs have counters of their own.
   count, found = jax.jit(jax.vmap(f, out_axes=(None, 0)))(limits, x)
   assert count == 7
   np.testing.assert_array_equal(found, limits)

@@ -10,14 +10,14 @@ from jaxrl_reason.planning import abstract, roofline
 from jaxrl_reason.planning import plan_settings as settings
 from jaxrl_reason.run.process import chips
 
-# What the whole minibatch keeps, and how long its update takes.
+# GiB of activations of the whole minibatch, and seconds of its update.
 KEPT = {'dots': 48, 'attention': 24, 'full': 12}
 TAKES = {'dots': 10.0, 'attention': 11.0, 'full': 13.0}
 
 
 class Planner:
-  """Facts by a formula: a cache of 24 GiB in total, activations of KEPT; each
-  micro-batch takes `gather` additional seconds.
+  """Computes facts by a formula: a cache of 24 GiB in total, activations of
+  KEPT, and `gather` additional seconds for each micro-batch.
   """
 
   def __init__(self, config, hbm=15.75, gather=0.1, shared=0.9, only=()):
@@ -64,11 +64,11 @@ def found(planner, mesh=(1, 8, 1)):
 
 
 def test_the_least_divisor_that_fits_is_found(recipe):
-  """For the policy with the least recomputation."""
+  """The search finds it for the remat policy with the least recomputation."""
   planner = Planner(recipe)
   made = found(planner)
   c = made.config
-  # 24 GiB in two; 48 of `dots` in four.
+  # A cache of 24 GiB in two parts, and 48 GiB of `dots` in four.
   assert (c.rl.parts, c.model.remat, c.rl.micro_batches) == (2, 'dots', 4)
   assert set(made.phases) == {'generate', 'update'}
   assert made.seconds == 5 + 2 + 10 + 0.1 * 4
@@ -78,7 +78,8 @@ def test_the_least_divisor_that_fits_is_found(recipe):
   'gather, shared, want',
   [
     (0.0, 2.0, ('dots', 4, 'whole')),
-    # Gathering dear: fewer micro-batches win over computing less again.
+    # If gathering is expensive, fewer micro-batches are faster than less
+    # recomputation.
     (10.0, 2.0, ('full', 1, 'whole')),
     (1.0, 2.0, ('attention', 2, 'whole')),
     (0.0, 0.5, ('dots', 4, settings.SHARED)),
@@ -118,7 +119,7 @@ def test_the_output_is_a_recipe(recipe):
 
 
 def test_without_a_fit_the_result_is_none(recipe):
-  """Not even with the smallest micro-batches, after few tries."""
+  """The smallest micro-batches do not fit either. Few settings are tried."""
   planner = Planner(recipe, hbm=0.01)
   assert found(planner) is None
   planner.facts_of = lambda parts, names: [

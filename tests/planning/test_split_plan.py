@@ -43,7 +43,7 @@ def test_the_halves_of_a_step_have_its_work_on_their_own_devices(stale, dtype):
     assert f'num_partitions = {mesh.size}' in lowered.as_text()[:400]
 
 
-def test_the_step_takes_the_longer_half_and_in_turns_the_sum():
+def test_a_step_takes_the_longer_half_or_without_overlap_the_sum():
   def phase(name, seconds):
     keys = 'step_seconds', 'serial_seconds', 'ordered_seconds'
     work = {'flops': 1.0, 'model_flops': 4e12, 'calls_per_step': 1}
@@ -55,7 +55,7 @@ def test_the_step_takes_the_longer_half_and_in_turns_the_sum():
   sent = ahead['split']['weights_seconds']
   assert ahead['step_seconds'] == 5.0
   assert turns['step_seconds'] == pytest.approx(8.0 + sent)
-  # 4 chips each compute 4e12 twice, of 8 chips' peak.
+  # Each half computes 4e12 FLOPs on each of 4 chips; the peak is that of 8.
   assert ahead['mfu'] == pytest.approx(8 * 4e12 / 5.0 / (8 * 197e12))
   one = {'mesh': {'data': 8}, 'step_seconds': 6.0, 'serial_seconds': 6.0}
   text = '\n'.join(split_plan.lines(ahead | {'one_mesh': one}))
@@ -67,7 +67,7 @@ def test_weights_cross_once_for_every_shard():
   found = split_plan.transfer(parts, MACHINE, hosts=1)
   params = 4 * spec.n_params(parts.model.specs)
   assert found['weights_bytes'] == params
-  # A quarter is gathered, and then crosses, over one dimension of the torus.
+  # A quarter is gathered and then sent, over one dimension of the torus.
   quarter, ici = params / 4, 200e9
   want = 2 * quarter / (ici / 2)
   assert found['weights_seconds'] == pytest.approx(want)

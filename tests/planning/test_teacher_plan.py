@@ -50,30 +50,32 @@ def grown(step, alone) -> float:
   return described.on_chip(step.state) - described.on_chip(alone.state)
 
 
-def test_its_bytes_are_counted_where_they_are(alone):
+def test_bytes_of_a_teacher_are_counted_in_their_memory(alone):
   n = trees.n_params(spec.abstract(weights.specs(zoo.ZOO[NAME])))
   float32 = grown(taught()['step'], alone)
   assert float32 == 4 * n
   half = grown(taught(rl__teacher__dtype='bfloat16')['step'], alone)
   assert half == pytest.approx(2 * n, rel=0.01)
-  # Of this small model a quarter are embeddings, which stay bfloat16.
+  # A quarter of this small model are embeddings, which stay bfloat16.
   assert n < grown(taught(rl__teacher__dtype='int8')['step'], alone) < 1.4 * n
   assert grown(taught(rl__teacher__memory='host')['step'], alone) == 0
 
 
-def test_its_passes_are_counted():
-  """One pass before the update, or one per epoch inside it."""
+def test_passes_of_a_teacher_are_counted():
+  """A teacher has one pass before the update, or one per epoch inside it."""
   once = taught()['step'].flops
   rows, columns = 64 * 8, 20 + 17
   one = rows * columns * zoo_flops((columns - 1) / 2)
-  assert once == pytest.approx(one, rel=0.3)  # its head in 17 columns alone
+  assert once == pytest.approx(one, rel=0.3)  # logits in only 17 columns
   changes = dict(rl__algorithm='kdrl', rl__logprob_chunk=8, rl__epochs=3)
   changes |= dict(rl__loss__distill='jsd')
   assert taught(**changes)['step'].flops == pytest.approx(3 * once, rel=0.1)
 
 
 def test_passes_over_whole_distributions_are_counted(alone):
-  """Sums of squares before the update, the old policy inside it."""
+  """`otb` sums squares before the update. `dppo_top_k` computes the old policy
+  inside the update.
+  """
 
   def flops(**changes):
     return planned(**changes)['step'].flops
@@ -107,7 +109,7 @@ def test_an_unknown_teacher_is_refused():
 
 
 def test_passes_of_rewards_are_counted(alone):
-  """Those that read probabilities; G = 8 rows have one prompt."""
+  """Rewards that read probabilities need passes; G = 8 rows have one prompt."""
 
   def beside(name):
     part = {'answer': {'reward': name}}
@@ -121,7 +123,9 @@ def test_passes_of_rewards_are_counted(alone):
 
 
 def test_stages_of_pairs_are_counted(alone):
-  """Without their files. A reward model has a second model and no logits."""
+  """No file of pairs is needed. A reward model is a second model, and has no
+  logits.
+  """
   stages = {'stages': ('preference', 'reward_model')}
   stages |= {f'{kind}__pairs': 'none.jsonl' for kind in stages['stages']}
   stages |= {f'{kind}__rows': 8 for kind in stages['stages']}
@@ -138,7 +142,7 @@ def test_stages_of_pairs_are_counted(alone):
   'kind, passes', [('preference', 2), ('reward_model', 1)]
 )
 def test_an_evaluation_of_held_out_pairs_is_counted(kind, passes):
-  """Forward passes alone, over all held-out pairs."""
+  """It has only forward passes, over all held-out pairs."""
   own = {'stages': (kind,), f'{kind}__pairs': 'none.jsonl'}
   own |= {f'{kind}__rows': 8, f'{kind}__heldout': 24}
   found = planned(**own)
@@ -168,7 +172,9 @@ def test_the_time_of_evaluations_is_counted_by_stage():
 
 
 def test_a_reward_model_is_counted(alone):
-  """Its weights with a head, and a pass over rows without logits."""
+  """The plan counts its weights with a head, and a pass over rows without
+  logits.
+  """
   part = {'answer': {'reward': 'reward_model'}}
   own = dict(rl__algorithm='reinforce', rl__rewards=part)
   own['rl__reward_model__weights'] = 'stage:reward_model'
@@ -181,7 +187,7 @@ def test_a_reward_model_is_counted(alone):
 
 
 def test_the_rows_of_a_stored_teacher_are_counted(tmp_path):
-  """Their width is that of the file; no second model computes."""
+  """Their width is that of the file, and there is no second model."""
   path = tmp_path / 'answers.jsonl'
   top = teacher_answers.field([1], np.zeros((1, 5)), np.zeros((1, 6)), 'x')
   path.write_text(json.dumps({'prompt': '1+1=', 'top': top}) + '\n')
@@ -211,7 +217,8 @@ def test_the_models_without_room_are_named_with_their_settings():
     ", with 6.00 of the teacher. Less memory: rl.teacher.memory='host', "
     "rl.teacher.dtype='int8', a larger fsdp axis"
   )
-  # From host memory they would be copied to a chip that has no room for them.
+  # Host memory is no remedy: the weights would be copied to a chip on which
+  # they do not fit.
   assert 'teacher.memory' not in misfit(config, facts, 5.0)
   assert ', with 6.00 of the teacher and 0.50 of the reference. ' in misfit(
     config, facts, 8.0
@@ -225,8 +232,8 @@ def test_the_models_without_room_are_named_with_their_settings():
 
 
 def test_a_phase_without_room_has_the_models_of_its_state(monkeypatch):
-  """From the compiler's message to the error; in host memory it is no model
-  of the chip.
+  """The compiler's message becomes an error that names them. A model in host
+  memory is not named.
   """
   n = trees.n_params(spec.abstract(weights.specs(zoo.ZOO[NAME])))
   found = taught()['step']
