@@ -364,8 +364,8 @@ def test_a_peer_whose_disk_is_full_does_not_fill_this_one(
 
 def test_orbax_keeps_nothing_on_hosts_whose_weights_are_sharded(tmp_path):
   """This is why `emergency` exists: orbax's manager needs a mesh axis along
-  which the whole state is replicated. Without one, it writes to the workdir alone;
-  ours keeps a state of the same mesh on the hosts.
+  which the whole state is replicated. Without such an axis, it writes only to
+  the workdir; ours keeps a state of the same mesh on the hosts.
   """
   mesh = sharding.make_mesh((1, 8, 1))
   state = {

@@ -289,7 +289,7 @@ def test_micro_batches_and_permutations_add_up(name, pieces):
 
 
 def test_a_sharded_loss_is_that_of_the_whole_batch(batch):
-  """Rows are sharded by shard_map, and divisors are summed over the mesh axis."""
+  """Rows are split by shard_map, and divisors summed over the mesh axis."""
   devices = jax.devices()
   if len(devices) < 4:
     pytest.skip('one device: another test module started jax first')

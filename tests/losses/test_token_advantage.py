@@ -13,7 +13,7 @@ losses = Compiled(library)
 
 
 def test_returns_by_hand():
-  """The reward of 8 on the last token is halved per token. The hole is skipped."""
+  """A reward of 8 on the last token is halved per token, without the hole."""
   mask = jnp.array([[1, 1, 0, 1, 0]])
   got = losses.returns(jnp.array([8.0]), mask, gamma=0.5)
   close(got, [[2, 4, 0, 8, 0]], 1e-6)
@@ -105,7 +105,7 @@ def test_prime_by_hand():
 
 
 def test_turn_rewards_by_hand():
-  """Row 0 has two turns, row 1 has one. The outcome is added to the last turn."""
+  """Row 0 has two turns, row 1 has one; the last turn has the outcome."""
   nan = jnp.nan
   turn = jnp.array([[1.0, 2.0], [0.0, nan]])
   ids = jnp.array([[0, 0, 1, -1], [0, 0, 0, 5]])

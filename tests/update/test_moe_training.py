@@ -122,7 +122,7 @@ def test_tokens_that_were_not_sampled_use_the_router(batch):
 
 
 def test_the_balance_adds_its_own_gradient(batch):
-  """The term is the mean balance of the micro-batches, times the coefficient."""
+  """The term is the mean balance of micro-batches, times the coefficient."""
   coef, pieces = 0.5, 2
   plain = learner(micro_batches=pieces)
   grads, metrics = gradients(plain, PARAMS, batch)

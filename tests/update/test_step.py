@@ -331,7 +331,7 @@ def test_first_nonfinite_leaf_is_named():
 
 
 def test_prompts_of_the_train_view_are_trained_on(batch):
-  """Rows are sampled under one prompt (with a hint) and trained under another."""
+  """Rows are sampled with a hint in the prompt and trained without it."""
   p = L.prompts()
   hinted = p.replace(train_tokens=p.tokens[::-1], train_valid=p.valid[::-1])
   out = L.sample(L.model_and_params()[1], hinted)
