@@ -29,7 +29,9 @@ def after(a, state, token):
 
 @pytest.mark.parametrize('stops', [['ab'], ['aa', 'bab'], ['b', 'aab'], ['é']])
 def test_a_stop_is_found_anywhere_in_the_text(stops):
-  """Across tokens, and within one. The model has more tokens than these."""
+  """A stop may span tokens, or be within one. The model has more tokens than
+  the automaton.
+  """
   a = automaton.of_stops(stops, TOKENS, len(TOKENS) + 3)
   rng = np.random.default_rng(0)
   n = 0

@@ -98,7 +98,7 @@ def test_invalid_chains_are_refused(spec, kernel, words):
 
 @pytest.mark.parametrize('second', ['verify', 'refine'])
 def test_worked_chains_do_not_train_on_incorrect_text(second):
-  """Observations may be incorrect, sampled text is not."""
+  """Observations may be incorrect, but trained text is correct."""
   knobs = dict(second=second, modulus=5)
   seen = set()
   for i in range(40):

@@ -12,14 +12,14 @@ from jaxrl_reason.base import Batch
 from jaxrl_reason.rollouts import filters
 
 G, C = 4, 3
-# Every group of 4 rewards out of 3, and lengths that differ within a group.
+# All groups of 4 rewards with 3 values, and lengths that differ in a group.
 REWARDS = np.array(list(itertools.product([0.0, 0.25, 1.0], repeat=G)))
 LENGTHS = np.array([[1 + (i + 2 * j) % C for j in range(G)] for i in range(81)])
 VALID = np.array([[(i + j) % 7 > 0 for j in range(G)] for i in range(81)])
 
 
 def batch(valid=None, order=None) -> Batch:
-  """Returns all groups in one batch; order: of the rows, int [N]."""
+  """Returns all groups in one batch, with the rows in `order`, int [N]."""
   n = REWARDS.size
   ok = np.ones(n, bool) if valid is None else valid.reshape(-1)
   reward = REWARDS.reshape(-1)
@@ -79,7 +79,7 @@ def test_filters_of_groups(name, args, rule, valid):
 
 
 def test_a_share_on_the_edge_of_the_band_is_inside():
-  """3 of 10 is exactly 0.3, also in float32."""
+  """A share of 3 of 10 is exactly 0.3, also in float32."""
   for n, edge in ((10, 0.3), (6, 1 / 3), (7, 3 / 7)):
     right = jnp.arange(n) < round(edge * n)
     rows = jax.tree.map(lambda x: x[:n], batch())  # noqa: B023

@@ -43,7 +43,7 @@ def test_no_completion_ends_too_early_or_thinks_too_long():
   assert waits > 3 and (n > 15).any()
 
 
-def test_rows_that_need_no_force_are_left_alone():
+def test_rows_without_forced_tokens_are_unchanged():
   """The same noise samples the same tokens until one is forced."""
   free, out = draw(), draw(forcing.Forcing(4, WAIT))
   same = np.asarray(free.tokens == out.tokens).all(1)

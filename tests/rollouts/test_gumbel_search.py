@@ -26,7 +26,7 @@ PROMPTS = jnp.asarray(np.random.default_rng(0).integers(2, V, (B, P)))
 SAMPLING = Sampling.make(jnp.asarray([0.0, 2.0] * B), top_k=9)
 HOW = gumbel_search.Search(simulations=6, candidates=3, tokens=3)
 ROOM = dict(n_samples=G, max_new=C, row_ids=jnp.arange(B * G))
-# Of every token, so that no two beginnings are worth the same.
+# The worth of every token, so that all beginnings have different values.
 WORTH = jnp.asarray(np.random.default_rng(1).uniform(size=V))
 
 
@@ -122,7 +122,9 @@ def worth(out) -> np.ndarray:
 
 
 def test_a_step_is_the_best_of_its_candidates():
-  """With a simulation of each; the sampler draws the candidates alone."""
+  """Each candidate has one simulation. The sampler samples the same candidates
+  one by one.
+  """
   model, params = small()
   how = gumbel_search.Search(simulations=4, candidates=4, tokens=3)
   rows = np.arange(B * G)
@@ -152,7 +154,9 @@ def late(rows: Rows) -> jax.Array:
 
 
 def test_more_simulations_look_further_ahead():
-  """A judge of ends alone says nothing of the candidates of a first step."""
+  """The judge has the value 0 for completions that have not ended. So more
+  simulations are needed to compare the candidates of a first step.
+  """
   few, many = (
     searched.__wrapped__(
       gumbel_search.Search(n, candidates=4, tokens=4), judge=late

@@ -113,7 +113,7 @@ def states(token, layer=1, **how):
 
 @pytest.mark.parametrize('token', ['last', 'mean', 'prompt_last'])
 def test_tokens_by_name(token):
-  """Row by row, without padding."""
+  """Compares row by row, without padding."""
   out, given = rollout(), L.prompts()
   got = states(token)
   assert len(set(np.asarray(out.length).tolist())) > 1
@@ -163,7 +163,7 @@ def arrays(jaxpr):
 
 
 def test_no_array_has_the_states_of_several_layers():
-  """N, T, D and L differ from each other and from all other sizes."""
+  """The sizes N, T, D and L differ from each other and from all others."""
   c = small_config(layers=5, width=28, vocab=24)
   model = transformer.build(c)
   n, t, d = 6, L.P + L.C, 28

@@ -91,8 +91,8 @@ def test_hints_are_not_sampled_tokens():
 
 
 def test_a_share_of_zero_gives_no_hint():
-  """Equals the plain source with wider prompts: more padding, the same
-  samples.
+  """The source equals the plain source with wider prompts: there is more
+  padding, and the samples are the same.
   """
   alone, plain = (
     run(source('always', values=(0.0,))),

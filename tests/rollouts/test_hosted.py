@@ -30,7 +30,7 @@ TOKENIZER = tokenizers.CharTokenizer('0123456789*=<>-r erostyngadixz')
 LIMITS = dict(most=MOST, tokens=12, observation=9, chunk=0, weight=0.5)
 STOP = jnp.array([1, -1])
 KEY = jax.random.key(3)
-HOT = 2.0  # tokens of all kinds, calls among them
+HOT = 2.0  # samples tokens of all kinds, including calls
 
 
 class Threads:
@@ -103,9 +103,10 @@ def assert_same(got, want, exact, flips=False):
   if exact:
     np.testing.assert_array_equal(got.logp, want.logp)
   elif flips:
-    # A key that lies between two steps of int8 is rounded to the other one by
-    # another last bit, and all that its row draws later reads it: weights times
-    # 1 + 1e-7 move as few log-probs as far (6 to 8 of 1056, by 2e-4 to 1e-3).
+    # If a key is almost halfway between two int8 values, its last bit decides
+    # the rounding, which then affects all later tokens of the row. Multiplying
+    # the weights by 1 + 1e-7 changes as many log-probs by as much (6 to 8 of
+    # 1056, by 2e-4 to 1e-3).
     np.testing.assert_allclose(got.logp, want.logp, rtol=0, atol=2e-3)
     assert (np.abs(got.logp - want.logp) > 1e-5).mean() < 0.02
   else:
@@ -191,7 +192,7 @@ def test_a_row_waits_only_for_its_own_tool():
 
 
 def test_failures_are_text_and_counted():
-  """A tool that raises, is late or returns too much text. Its output is
+  """Tools raise errors, are late or return too much text. Their output is
   data.
   """
   _, model, params = model_of()
@@ -233,7 +234,7 @@ def test_failures_are_text_and_counted():
 
 
 def test_the_twin_is_the_calculator():
-  """Byte for byte, for all kinds of calls."""
+  """Replies are equal byte for byte, for all kinds of calls."""
   env, rng = envs.ENVS['calculator'], np.random.default_rng(0)
   alphabet = list('0123456789-+*/<<=')
   numbers = itertools.product((-17, 5, 10**17), '+-*/', (3, 0, -4))

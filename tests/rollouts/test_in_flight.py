@@ -15,7 +15,7 @@ from jaxrl_reason import trees
 from jaxrl_reason.rollouts import fused
 from jaxrl_reason.rollouts.in_flight import NAME, InFlightSource
 
-# Several tokens end a completion, so that rows end apart.
+# Several tokens end a completion, so that rows end at different times.
 STOP = jnp.concatenate([L.STOP, jnp.arange(4, 8, dtype=L.STOP.dtype)])
 
 
@@ -27,7 +27,7 @@ def source(pieces=2, max_staleness=0):
 
 @functools.partial(jax.jit, static_argnums=0)
 def step(how, memory, prompts, i, change):
-  """Runs step i, with weights that differ from the first by a share."""
+  """Runs step i, with the initial weights times 1 + change * i."""
   params = jax.tree.map(lambda x: x * (1 + change * i), L.model_and_params()[1])
   given = prompts, L.ROOT, i, L.NEUTRAL, STOP
   return how(params, {NAME: memory}, *given)
@@ -63,7 +63,7 @@ def by_problem(found, names=('tokens', 'length', 'truncated')):
 
 def test_constant_weights_sample_what_plain_steps_sample():
   """Each group has the completions, log-probs and rewards of the step that
-  began it, with slots, and whatever finishes first.
+  began it, with slots, in whatever order groups end.
   """
   found, memories = sampled(source(pieces=1), 8)
   names = 'tokens', 'length', 'truncated', 'logp'
@@ -90,8 +90,8 @@ def test_constant_weights_sample_what_plain_steps_sample():
 
 
 @pytest.mark.parametrize('pieces', [1, 2])
-def test_the_version_of_each_token_is_of_the_weights_that_sampled_it(pieces):
-  """Rows continue under later weights, and the lag is of their tokens."""
+def test_each_token_has_the_version_of_the_weights_that_sampled_it(pieces):
+  """Rows continue with later weights, and the lag is measured per token."""
   found, _ = sampled(source(pieces=pieces), 9, change=0.02)
   steps = [x for x in found if np.any(x.reward.valid)]
   assert len(steps) == 7
@@ -119,11 +119,11 @@ def test_no_group_becomes_older_than_the_limit():
     sum(int(x.account.metrics['in_flight/columns']) for x in found)
     for found in (free, bound)
   ]
-  assert columns[0] < columns[1]  # it waits for them
+  assert columns[0] < columns[1]  # with the limit, steps wait for old groups
   assert all(np.all(x.reward.valid) for x in bound[2:])
 
 
-def test_any_saved_step_goes_on_bit_for_bit():
+def test_a_saved_step_continues_bit_for_bit():
   how = source(max_staleness=2)
   found, memories = sampled(how, 9, change=0.02)
   for first in (1, 3, 6):

@@ -25,7 +25,7 @@ SETTINGS = {'sft_coef': COEF, 'sft_on': 'verdict'}
 
 @pytest.fixture(scope='module')
 def batch():
-  """Returns rows of which some are right and some have no verdict."""
+  """Returns rows. Some are correct, and some have no verdict."""
   batch = L.rollout_batch(L.learner())
   right = (jnp.arange(L.B * L.G) % 3 == 0).astype(jnp.float32)
   parts = batch.reward_parts.at[:, 0].set(right)
@@ -176,7 +176,7 @@ def test_rows_without_trained_tokens_still_have_a_verdict(batch):
 
 
 def test_the_step_trains_the_verdicts():
-  """The fused step lowers the loss of verdicts, which no reward does."""
+  """The fused step lowers the loss of verdicts. No reward would lower it."""
   learner = L.learner(SETTINGS, lr=0.05)
   learner = dataclasses.replace(learner, chain=Chain((PART,)))
   step = jax.jit(lambda s, p: L.fused(learner, s, p))

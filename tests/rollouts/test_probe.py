@@ -24,9 +24,7 @@ SETTINGS = dict(width=D, rate=4.0, updates=16, decay=1e-3)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Given:
-  """States that a test chooses, in place of those of a model: [N,D] as the
-  parameters of the policy.
-  """
+  """Returns the parameters of the policy, [N,D], as its hidden states."""
 
   def along(self, params, rows, mask, direction):
     return params, None
@@ -36,7 +34,7 @@ PART = probe.Probe(Given(), **SETTINGS)
 
 
 def sample(n=N):
-  """Returns (states, outcomes) whose first feature tells the outcome."""
+  """Returns (states, outcomes). The first feature depends on the outcome."""
   right = RNG.random(n) < 0.4
   x = 30 + RNG.normal(size=(n, D)) * [1, 2, 3, 4, 5]
   x[:, 0] += 3 * right
@@ -94,11 +92,11 @@ def test_metrics_are_of_samples_before_the_probe_trains_on_them():
     x, right = sample()
     memory, metrics = before(memory, x, right, everything)
     seen.append({k: float(v) for k, v in metrics.items()})
-  assert seen[0]['probe/auroc'] == 0.5  # scores of 0, although it could tell
+  assert seen[0]['probe/auroc'] == 0.5  # all scores are 0 before training
   np.testing.assert_allclose(seen[0]['probe/loss'], np.log(2), rtol=1e-6)
   assert np.mean([s['probe/auroc'] for s in seen[-4:]]) > 0.95
   assert np.mean([s['probe/loss'] for s in seen[-4:]]) < 0.4
-  # Outcomes at random: an AUROC of 1/2, up to chance.
+  # With random outcomes, the AUROC is 1/2 up to chance.
   x, _ = sample(512)
   coin = RNG.random(512) < 0.5
   _, metrics = before(memory, x, coin, np.ones(512, bool))

@@ -151,7 +151,7 @@ def columns(n_rounds=3):
 
 
 def test_without_dead_groups_refill_changes_nothing():
-  """Bit for bit, with only one generated round."""
+  """Results are equal bit for bit, and only one round is generated."""
   learner = L.learner()
   want, m1 = jax.jit(lambda s, p: L.fused(learner, s, p))(
     L.state(learner), L.prompts()
@@ -292,7 +292,7 @@ def test_a_partial_ring_replays_its_groups():
   assert got == [1, None]
   empty, both = chosen('recent', ring())
   assert empty == [None, None]
-  # Rows that stand in for missing ones count nowhere.
+  # Rows in place of missing groups have no effect.
   assert not np.any(both.reward.valid[B * G :])
   batch = batch_lib.make_batch(both)
   assert not np.any(batch.mask[B * G :]) and np.all(np.isfinite(batch.reward))
@@ -330,8 +330,8 @@ def test_only_failing_problems_are_replayed():
 
 
 def test_difficulty_is_drawn_by_its_law():
-  """p ~ exp(-(s - 1/2)^2 / 2); s = 1/3 for all but one problem, for which it is
-  2/3 (same p) or 1 (a tenth less).
+  """The law is p ~ exp(-(s - 1/2)^2 / 2). One problem has s = 2/3 (the same p)
+  or s = 1 (a tenth less), and all others have s = 1/3.
   """
   easy = trajectories([4], [0], solved=[1])
   held = ring(trajectories([0, 1, 2], [1] * 3))

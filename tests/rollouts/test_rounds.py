@@ -58,8 +58,8 @@ def test_refill_around_hints_counts_every_round_that_was_run():
   found = run((hinting(), refill.Refill(DEAD, 2)), prompts(3))
   account = found.account
   assert account.ran.shape == (6,) and account.ran[0]
-  # A round of hints is run where its first round failed a problem, and only
-  # after it; rounds that were not run have generated nothing.
+  # A round of hints is only run after a first round that failed a problem.
+  # Rounds that were not run have generated no tokens.
   ran = np.asarray(account.ran).reshape(3, 2)
   assert np.all(ran[:, 0] >= ran[:, 1])
   tokens = np.asarray(account.seen.length).sum(axis=1)

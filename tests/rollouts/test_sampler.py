@@ -105,8 +105,9 @@ def test_log_probs_equal_the_trainers(tiny, generate, name, chunk):
 
 
 def by_hand(logits, prompt, before, settings):
-  """Logits [V] of a row's next token, by the definitions of transformers
-  (repetition) and of OpenAI's API (presence, frequency), token by token.
+  """Computes logits [V] of a row's next token, by the definitions of
+  transformers (repetition) and of OpenAI's API (presence, frequency), token by
+  token.
   """
   out = logits.astype(np.float64)
   out[: len(BIAS)] += settings.get('logit_bias', 0)
@@ -353,9 +354,9 @@ def test_draw_follows_the_distribution(vocab):
   assert chi2 < dof + 6 * np.sqrt(2 * dof)
 
 
-def test_draw_passes_a_step_that_rounding_made():
-  """With weights 0 between others, the cumulative sum may step there, but no
-  token is drawn.
+def test_draw_skips_weights_of_zero_despite_rounding():
+  """Rounding may increase the cumulative sum at a weight of 0, but this token
+  is not drawn.
   """
   n = 20_000
   logits = jnp.full((n, 16), logits_lib.OUT).at[:, ::3].set(-jnp.arange(6.0))
@@ -389,7 +390,7 @@ def test_greedy_takes_the_first_of_the_likeliest(vocab):
 
 
 def test_taken_token_keeps_a_finite_log_prob():
-  """A token outside the nucleus after the policy has changed."""
+  """After the policy has changed, the token is outside of the nucleus."""
   logits = jnp.log(jnp.array([[0.9, 0.09, 0.01]]))
   s = Sampling.make(jnp.ones(1), top_p=0.5)
   taken = jnp.array([2])

@@ -78,7 +78,7 @@ def test_slots_and_segments_change_no_sample(shape, static):
   # Each row has a temperature of its own, which goes with it to its slot.
   temperature = 0.7 + 0.1 * (jnp.arange(B * G) % 7)
   want = run(model, params, temperature)
-  assert len(set(want.length.tolist())) > 4  # rows really end apart
+  assert len(set(want.length.tolist())) > 4  # rows end at different times
   assert np.any(want.length == 1) and np.any(want.truncated)
   for changes in static:
     assert_same(run(model, params, temperature, **changes), want)
@@ -192,7 +192,8 @@ def test_slots_on_eight_devices_equal_one(shape):
     text = f.lower(placed, rows).compile().as_text()
   np.testing.assert_array_equal(got.tokens, want.tokens)
   np.testing.assert_allclose(got.logp, want.logp, atol=1e-5)
-  # A slot's cache stays where it is: [B*I / row shards, heads, columns, H].
+  # The cache of a slot stays on its device: [B*I / row shards, heads, columns,
+  # H].
   own = f'f32[{L.B * 3 // (shape[0] * shape[1])},{4 // shape[2]},{L.C},4]'
   assert own in text
 
@@ -225,7 +226,9 @@ def test_int8_is_off_by_half_a_scale_at_most():
   assert not jnp.any(kept.values[0, 0, 0])
 
 
-def test_rooms_end_where_completions_do(monkeypatch):
+def test_the_sizes_of_a_growing_cache_end_at_the_completions_length(
+  monkeypatch,
+):
   assert cache_lib.rooms(12, 1) == (12,)
   assert cache_lib.rooms(11, 3) == (4, 8, 11)
   monkeypatch.setattr(cache_lib, 'TILE', 32)

@@ -62,7 +62,7 @@ def _nodes(out) -> np.ndarray:
 @pytest.mark.parametrize('way', WAYS)
 @pytest.mark.parametrize('shape', [{}, GEMMA], ids=['plain', 'gemma'])
 def test_log_probs_are_those_of_the_trainer(way, shape):
-  """So the keys that rows share are those of their own tokens."""
+  """So the keys that rows share are those of the tokens of each row."""
   model, params, out = _sampled(way, tuple(shape.items()))
   tokens, valid = (jnp.repeat(x, G, axis=0) for x in _prompts())
   tokens = jnp.concatenate([tokens, out.tokens], axis=1)

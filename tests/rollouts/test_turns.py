@@ -129,7 +129,7 @@ def test_log_probs_equal_the_trainers(name):
   out = play(model, params, how(chunk=3), **static)
   assert_varied(out)
   assert gaps(model, params, out, settings).max() < 3e-5
-  if routes:  # of every token but those drawn last, which nothing decoded
+  if routes:  # known for all tokens but the last ones, which are not decoded
     known = np.asarray(out.routes != -1).all((2, 3))
     own = np.asarray(out.valid)
     assert (known[:, P:] <= own).all()
@@ -137,7 +137,7 @@ def test_log_probs_equal_the_trainers(name):
 
 
 def test_log_probs_with_adapters_and_other_layouts():
-  """LoRA; and chunks, segments and lengths change no sample."""
+  """The model has LoRA. Chunks, segments and lengths change no sample."""
   _, base, params = small_model()
   model = adapters.attach(base, lora=lora.Lora(rank=2, alpha=4.0))
   extra = spec_lib.init(model.specs[lora.KEY], jax.random.key(5))
@@ -186,7 +186,7 @@ def test_an_observation_is_data():
       drawn = tokens[row][(turn[row] == i + 1) & own[row]]
       said = tokens[row][(turn[row] == i + 1) & ~own[row]]
       words = [text.get(t, '') for t in drawn]
-      # A turn goes on until a stop: none before its last token.
+      # A turn continues until a stop, so only its last token may be one.
       assert not any(';' in w for w in words[:-1])
       assert not any(t == 1 for t in drawn[:-1])
       reply = ''.join(text[t] for t in said)
@@ -196,7 +196,7 @@ def test_an_observation_is_data():
         seen += reply.count(';')
   assert seen > 10
   np.testing.assert_array_equal(out.length, own.sum(1))
-  # Tokens of a row lie one after another: nothing but its end is padding.
+  # The tokens of a row are contiguous: only its end is padding.
   there = np.asarray(out.valid)
   assert (there[:, :-1] >= there[:, 1:]).all()
   assert (np.diff(np.where(there, turn, MOST + 1), axis=1) >= 0).all()
@@ -214,7 +214,7 @@ def test_events_and_ends_are_counted():
     assert events[name].any(), name
   assert (events['too_many'] <= (n_turns == MOST)).all()
   assert not (events['too_many'].astype(bool) & done).any()
-  # An episode is done, or one of these is the reason why it is not.
+  # If an episode is not done, one of these events is the reason.
   why = events['too_many'] + events['no_room'] + events['long']
   assert ((why > 0) | done).all()
 

@@ -120,8 +120,8 @@ def texts(out, row, own):
 
 
 def test_rows_are_the_games_of_a_referee():
-  """Of each game: players alternate, each row has its own moves and the
-  observations of the other's, and rewards sum to zero.
+  """In each game, players alternate, each row has the moves of its player and
+  observations of the other player's moves, and rewards sum to zero.
   """
   model, params = small()
   out, prompts = play(model, params), asked()
@@ -175,7 +175,7 @@ def test_log_probs_equal_the_trainers_and_only_own_moves_are_trained_on():
   assert ((turn - 1) % 2 == role)[mask].all()
   observed = np.asarray(batch.observed)
   assert observed.any() and ((turn - 1) % 2 != role)[observed].all()
-  # Rows have no gap: nothing but their ends is padding.
+  # Rows have no gap: only their ends are padding.
   there = turn[:, P:] > 0
   assert (there[:, :-1] >= there[:, 1:]).all()
 
