@@ -18,7 +18,7 @@ pytest.importorskip('plotly', reason='the extra report is not installed')
 
 @pytest.fixture
 def served(tmp_path):
-  """(workdirs of two runs, the server of their page)."""
+  """Returns (workdirs of two runs, the server of their page)."""
   paths = [workdir(tmp_path / 'a'), workdir(tmp_path / 'b', kl=0.5)]
   args = report.parser().parse([*map(str, paths), '--live'])
   server = report.serve(args)

@@ -156,7 +156,7 @@ def test_the_error_of_pass_at_1_is_that_of_a_mean_over_problems():
   assert error == pytest.approx(shares.std(ddof=1) / math.sqrt(6))
 
 
-def test_a_crossover_is_where_before_gets_ahead():
+def test_a_crossover_is_the_k_at_which_before_exceeds_after():
   line = [(1, 0.2, 0), (2, 0.3, 0), (4, 0.5, 0)]
   after = [(1, 0.4, 0), (2, 0.4, 0), (4, 0.45, 0)]
   assert passk.crossover(line, after) == 4
@@ -168,7 +168,7 @@ def test_problems_gained_and_lost():
   found = passk.changes([0, 0, 2, 1], [0, 3, 0, 4])
   assert found == {'kept': [3], 'gained': [1], 'lost': [2], 'neither': [0]}
   seen = answers.Support()
-  # Problem 0 is lost once, not at every step after.
+  # Problem 0 is lost once, and not at every later step.
   for step, right, want in ((1, 0, (1, 0)), (2, 1, (1, 1)), (3, 1, (0, 0))):
     rows = [record(step, p, 0, p == right) for p in (0, 1)]
     assert seen.add(rows) == want
@@ -348,7 +348,7 @@ def test_the_kl_to_the_base_is_drawn(tmp_path):
 
 
 def test_an_empty_panel_names_the_command_that_fills_it(tmp_path):
-  """With the run's path, and the step before its last stage."""
+  """The command has the run's path, and the step before its last stage."""
   run = workdir(tmp_path / 'run')
   text = html_lib.unescape(write(run))
   before = f'{run}@5'

@@ -19,7 +19,7 @@ def test_the_rank_of_a_change_is_found(rank):
   before = rng.normal(size=(2, 12, 10))
   q = np.linalg.qr(rng.normal(size=(12, rank)))[0]
   p = np.linalg.qr(rng.normal(size=(10, rank)))[0]
-  # All singular values alike: each holds its share.
+  # All singular values are equal, so each has the same share.
   found = tool.change(before, before + 0.1 * q @ p.T)
   assert found['rank90'] == rank and found['of'] == 10
   assert found['rank1'] == pytest.approx(1 / rank)
@@ -74,7 +74,7 @@ def test_a_linear_change_is_predicted_exactly(rank, fitted):
 
 
 def test_a_prediction_of_rank_one_is_a_line_along_the_last_direction():
-  """By numpy: the part of the change outside the first singular vectors is
+  """Compares with numpy: the change outside of the first singular vectors is
   left out, and the coefficient is that of np.polyfit.
   """
   rng = np.random.default_rng(3)

@@ -32,7 +32,7 @@ def local():
 
 
 def by_hand(local, text):
-  """Computes p(yes) against p(no) from the whole prompt without padding."""
+  """Computes p(yes) / (p(yes) + p(no)) from a whole prompt without padding."""
   ids = jnp.array([TOKENIZER.encode(text)])
   hidden = local.model.hidden(local.params, ids, jnp.ones(ids.shape, bool))
   logits = local.model.unembed(local.params, hidden)[0, -1]

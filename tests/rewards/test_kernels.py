@@ -61,7 +61,7 @@ def completion(rng, example, other):
 
 
 def batch(rows, encoded):
-  # What lies beyond the length must not matter: markers, digits, anything.
+  # Bytes after the length must have no effect: markers, digits, any bytes.
   text = np.resize(np.frombuffer(b'#26 (\x00', np.uint8), (len(rows), W)).copy()
   for out, row in zip(text, rows):
     out[: len(row)] = np.frombuffer(row, np.uint8)
@@ -85,8 +85,8 @@ def random_expression(rng, numbers):
 
 
 def random_countdown(rng):
-  """Returns a problem whose answer is any expression: intermediate fractions,
-  negative values, divisions by zero, numbers of four digits.
+  """Returns a problem whose answer may be any expression: intermediate
+  fractions, negative values, divisions by zero, numbers of four digits.
   """
   top = rng.choice((3, 9, 99, 9999))
   numbers = [rng.randrange(top + 1) for _ in range(rng.randrange(1, 7))]
@@ -222,13 +222,13 @@ def test_answers_that_do_not_fit_are_refused(name, example, size, word):
     kernels.KERNELS[name].encode(example, **size)
 
 
-def test_primes_hold_every_value():
+def test_the_primes_distinguish_all_values():
   primes = countdown_kernel.PRIMES
   for prime in primes:
     assert prime < 2**16 and prime > countdown_kernel.MAX_VALUE
     assert all(prime % d for d in range(2, math.isqrt(prime) + 1))
   assert len(set(primes)) == len(primes)
-  # The largest value that six numbers of four digits give is below the bound.
+  # The product of the primes exceeds the largest value of n numbers.
   for n in range(1, 9):
     product = math.prod(primes[: countdown_kernel.n_primes(n)])
     assert product > Fraction(9999) ** n * 2 ** (n - 1) * 10_000
@@ -238,7 +238,7 @@ def test_primes_hold_every_value():
   ('numbers', 'target'), [([1], 1), ([1, 2], 1), ([1, 2], 3), ([1, 1], 2)]
 )
 def test_every_short_expression(numbers, target):
-  """All 19,608 texts of up to five of these characters, and the deepest."""
+  """Compares all 19,608 texts of up to five characters, and two deep ones."""
   meta = {'numbers': numbers, 'target': target, 'use': 'all'}
   answers = [
     ''.join(chars)

@@ -375,7 +375,7 @@ def test_votes_over_the_answers_that_completions_give():
     k: {'reward': k} for k in ('majority', 'cluster_share', 'wrong_label')
   }
   encode, reward_fn = device.make(spec, None, L.TOKENIZER, L.C)
-  # The first group is right with 2 and wrong with 1 three times over.
+  # In the first group, the answer 2 is correct, and three answers are 1.
   texts = ['2 1#1', '#1', '1#1', '#2', '#2', '2#2', '#1', '#']
   tokens = [L.TOKENIZER.encode(t) + list(L.STOP) for t in texts]
 

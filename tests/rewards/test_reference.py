@@ -22,7 +22,7 @@ SPEC = {
   'logp': {'reward': 'reference_logp', 'kwargs': {'floor': -50.0}},
   'mean_logp': {'reward': 'reference_mean_logp'},
 }
-# The last three have no answer that the reference can replace.
+# The last three texts have no answer that the reference could replace.
 TEXTS = ['2 1#1', '#', '12 3#44', '1#2', '3', '#1#', '']
 ANSWERS = ['13', '2', '0']
 B, G = 3, 7
