@@ -36,7 +36,7 @@ def run_all(job: dict):
       config = tiny_recipe.get_config()
       config.update_from_flattened_dict(keys)
       train.run(config, workdir)
-      plots.save = lambda workdir: 'drawn once'  # for it takes seconds
+      plots.save = lambda workdir: 'drawn once'  # drawing takes seconds
 
 
 def signalled(what: str, args: list[str]):
@@ -44,7 +44,7 @@ def signalled(what: str, args: list[str]):
   from jaxrl_reason import main
   from jaxrl_reason.reports import plots
 
-  plots.save = lambda workdir: 'not drawn'  # for it takes a second
+  plots.save = lambda workdir: 'not drawn'  # drawing takes a second
   name, _, point = what.partition('@')
   step, phase, whom = [*point.split(':'), 'dispatch', 'alone'][:3]
   owner, method, total = points()[phase]
@@ -118,7 +118,7 @@ def when_compiling(name: str, whom: str) -> None:
 
 
 if __name__ == '__main__':
-  # tensorboardX imports it where it is installed, for seconds.
+  # tensorboardX would import torch if it is installed, which takes seconds.
   sys.modules['torch'] = None
   if len(sys.argv) == 2:
     run_all(json.loads(sys.argv[1]))

@@ -14,7 +14,7 @@ def get_config(path='fused'):
   c.stages = ('rl',)
   c.data.controller.update(name='priority', window=32)
   c.rl.update(epochs=1, minibatches=1, path=path)
-  # Noise of the row, or of its length: statistics that differ.
+  # Random rewards of the row or of its length, so that statistics differ.
   part = dict(reward='random', kwargs=dict(p=0.5))
   if path == 'host':
     part = dict(reward=f'{PARITY}:parity')

@@ -1,5 +1,5 @@
-"""A recipe of seconds with random rewards, so that groups of random weights
-have a variance: two epochs of two minibatches, with a reference.
+"""A recipe that runs in seconds, with two epochs of two minibatches and a
+reference. Rewards are random, so that groups of a random model have a variance.
 """
 
 import tiny_recipe

@@ -16,7 +16,7 @@ def get_config():
   c.eval.update(every=4, problems=2, samples=1, harder=False)
   rl = dict(reference=dict(every=2, optimizer=True))
   rl |= dict(temperature_control=dict(entropy=0.3))
-  # Of one length: what the two remember of problems is of one shape anyhow.
+  # The memory of problems has the same shape for any completion length.
   c.named = dict(
     short=dict(kind='rl', data=dict(completion_len=6), rl=dict(steps=4)),
     long=dict(kind='rl', keep=('optimizer', 'control', 'reference')),

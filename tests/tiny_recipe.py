@@ -1,4 +1,6 @@
-"""A recipe of seconds with all three stages, for tests with real processes."""
+"""A recipe that runs in seconds, with all three stages, for tests with real
+processes.
+"""
 
 from jaxrl_reason import config as config_lib
 

@@ -1,14 +1,15 @@
 """Runs the command `jaxrl_reason.main` with one fault, for test_faults.
 
-Reads jobs from stdin, a JSON object a line: {workdir, n, what, args, log}. At
-the n-th time that Python opens, lists, renames, makes or removes something in
-the workdir (in whatever thread, orbax's included) whose path has `of` in it,
-the process gets the signal `what`, or that call fails with the error `what`;
-n=0: never. With `hang`, what
-begins after that step never ends, as a stuck collective does not: a dispatch,
-an evaluation or a save, as `where` says. Each job is
-a process of its own, forked after the imports, which take longer than a run.
-Its output goes to the file `log`. Answers with [exit code, calls counted].
+Reads jobs from stdin, a JSON object a line: {workdir, n, what, args, log}. The
+fault occurs at the n-th call that opens, lists, renames, makes or removes a
+path in the workdir that contains `of`, in any thread, also of orbax. The
+process then receives the signal `what`, or the call fails with the error
+`what`. With n=0 there is no fault. With `hang`, the first dispatch, evaluation
+or save (`where`) after that step never ends, as a stuck collective does not.
+
+Each job is a process of its own. It is forked after the imports, which take
+longer than a run. Its output is written to the file `log`. The reply is [exit
+code, number of counted calls].
 """
 
 import errno
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 
-LIMIT_S = 300  # of a run of some seconds: one that hangs is ended by a signal
+LIMIT_S = 300  # a run takes seconds; after this limit a signal ends it
 EVENTS = (
   'open os.rename os.mkdir os.remove os.rmdir os.listdir os.scandir '
   'os.truncate os.link'.split()
@@ -97,14 +98,14 @@ def run(job: dict) -> None:
 
 
 def serve() -> None:
-  # tensorboardX imports it where it is installed, for seconds.
+  # tensorboardX would import torch if it is installed, which takes seconds.
   sys.modules['torch'] = None
   import tensorboardX  # noqa: F401
 
   from jaxrl_reason.reports import plots
   from jaxrl_reason.run import train  # noqa: F401
 
-  plots.save = lambda workdir: 'not drawn'  # for it takes seconds
+  plots.save = lambda workdir: 'not drawn'  # drawing takes seconds
   for line in sys.stdin:
     job = json.loads(line)
     pid = os.fork()

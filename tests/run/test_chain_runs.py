@@ -93,8 +93,8 @@ def link_texts(tokens):
 
 
 def test_a_critique_comes_between_two_tries(tmp_path):
-  """It has no reward. The reward of the second try is its gain over the first,
-  by the rollouts on disk.
+  """The critique has no reward. By the rollouts on disk, the reward of the
+  second try is its gain over the first.
   """
   c = recipe('refine')
   c.rl.turns.links = {

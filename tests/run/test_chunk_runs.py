@@ -106,7 +106,9 @@ def test_killed_and_resumed_is_the_same(whole, tmp_path):
 
 @pytest.mark.slow
 def test_the_host_path_samples_the_same(whole, tmp_path):
-  """In pieces, verified in Python: another program, the same samples."""
+  """The host path samples in pieces and verifies in Python. It is another
+  program with the same samples.
+  """
   train.run(
     recipe(path='host', steps_per_dispatch=1, steps=2), tmp_path / 'run'
   )

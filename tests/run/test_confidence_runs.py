@@ -11,7 +11,7 @@ pytestmark = pytest.mark.one_device
 
 
 def confident(path, form='\\boxed{{{}}}', verifier='math', **flat):
-  """Every second sample is a solution that states a confidence of 0.8.
+  """Makes every second sample a solution that states a confidence of 0.8.
 
   Args:
     form: of the answer; verifier: its name.

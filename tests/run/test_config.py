@@ -49,8 +49,8 @@ def leaves(config, prefix=''):
 
 
 def test_every_key_is_read():
-  """Each key is an attribute or a subscript in the package, a field of the
-  model's Config, or a setting of the losses.
+  """Each key is read as an attribute or a subscript in the package, or is a
+  field of the model's Config, or a setting of the losses.
   """
   read = set()
   for path in (ROOT / 'jaxrl_reason').rglob('*.py'):
@@ -65,7 +65,7 @@ def test_every_key_is_read():
       ):
         read.add(node.slice.value)
   config = config_lib.default().unlock()
-  del config.rl.loss  # the losses' own tests hold those
+  del config.rl.loss  # the tests of losses check these keys
   read |= set(transformer.Config.__dataclass_fields__)
   read |= {'rl', 'sft', 'pretrain', 'answer'}  # read by the stage's name
   unread = [name for name, key in leaves(config) if key not in read]
@@ -80,7 +80,7 @@ def test_every_key_is_read():
     {'rl.loss.advantage': 'pkpo', 'rl.loss.pass_k': 1},
   ],
 )
-def test_one_sample_is_enough_where_it_has_an_advantage(changes):
+def test_one_sample_is_enough_if_it_has_an_advantage(changes):
   config = config_lib.default()
   config.update_from_flattened_dict({'rl.samples': 1} | changes)
   config_checks.check(config, 1)

@@ -8,9 +8,9 @@ from jaxrl_reason.run.process import cpu_devices
 
 
 def asked(monkeypatch, env, own=-1, **changes):
-  """Returns the settings of jax that a run asks for."""
+  """Returns the settings of jax that a run changes."""
   made = []
-  # Of conftest.py; jax has its devices already and refuses a change.
+  # jax already has the devices of conftest.py, and refuses a change.
   monkeypatch.setattr(cpu_devices, '_own_devices', lambda: own)
   monkeypatch.setattr(jax.config, 'update', lambda *a: made.append(a))
   run = config_lib.Run().changed(**changes)

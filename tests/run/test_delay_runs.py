@@ -24,8 +24,8 @@ def made(at, **changes):
 
 @pytest.mark.parametrize('k', [1, 3])
 def test_every_batch_is_trained_on_k_steps_later(tmp_path, k):
-  """With a learning rate of 0 the policy stays as it is: the numbers of a step
-  without a queue are found again k steps later.
+  """With a learning rate of 0 the policy does not change. So a run with a queue
+  has the numbers of a run without a queue, k steps later.
   """
   still = {'rl.optimizer.lr': 0.0}
   _, now = made(tmp_path / 'now', **still)
@@ -38,13 +38,13 @@ def test_every_batch_is_trained_on_k_steps_later(tmp_path, k):
         b[f'train/{name}'], a[f'train/{name}'], rtol=1e-5, atol=1e-7
       )
     assert b['train/policy_lag'] == k
-  # Statistics are of what a step samples.
+  # Statistics describe the completions that a step samples.
   for a, b in zip(now, later):
     assert a['train/reward_mean'] == b['train/reward_mean']
 
 
 def test_the_first_steps_change_nothing(tmp_path):
-  """Neither weights nor the optimizer, though weights decay."""
+  """They change neither weights nor the optimizer, despite weight decay."""
   decay = {'rl.optimizer.weight_decay': 0.1}
   first, _ = made(tmp_path / 'a', **decay | {'rl.staleness': 3, 'rl.steps': 4})
   once, _ = made(tmp_path / 'b', **decay | {'rl.steps': 1})
@@ -56,7 +56,7 @@ def test_the_first_steps_change_nothing(tmp_path):
 
 
 def test_both_paths_and_eight_devices_agree(tmp_path):
-  """With refill, whose rounds complete a step before it enters the queue."""
+  """Refill completes the batch of a step before it enters the queue."""
   task = dict(answer=dict(reward='task'))
   more = {'rl.staleness': 2, 'rl.rewards': task, 'rl.steps': 5}
   more |= {'rl.filter': 'dead_groups', 'rl.refill_rounds': 3}

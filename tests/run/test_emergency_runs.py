@@ -43,8 +43,8 @@ def cut(paths):
 
 
 def resumed(log) -> tuple[int, bool]:
-  """Returns (step, whether of an emergency checkpoint) of one process's
-  runs.
+  """Returns (step, whether it is an emergency checkpoint) for each run of one
+  process.
   """
   found = re.findall(r'Resuming at step (\d+)(, of an emergency)?', log)
   return [(int(step), bool(near)) for step, near in found]
@@ -94,8 +94,9 @@ def test_the_restart_is_exact(pod, name):
 
 
 def newest(kept, where) -> tuple[int, bool]:
-  """Returns (step, whether of an emergency checkpoint) of the newest complete
-  copy. The kill may come before a copy of step 12, or even of step 10, is sent.
+  """Returns (step, whether it is an emergency checkpoint) of the newest
+  complete copy. The process may be killed before it sends a copy of step 12 or
+  step 10.
 
   Args:
     where: for each owner, the disks on which its files are undamaged.

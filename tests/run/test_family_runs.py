@@ -17,7 +17,7 @@ CHANGES = {
   'lfm2': {},
   'granite4': {},
 }
-# Part of the names of the tensors that must change.
+# A part of the names of the tensors that training must change.
 KINDS = {'lfm2': 'conv.conv', 'granite4': 'mamba.'}
 
 

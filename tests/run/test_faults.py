@@ -1,9 +1,9 @@
 """Faults at random points of real runs: killed, terminated, a file system that
 fails at its n-th call, flipped bits, files cut or lost, full disks, two starts.
 
-Whatever happens, the run ends in the untouched run's metrics, bit for bit, or
-in one line that says what to do, and then nothing is lost. Faults are drawn
-from a seed. By default 20; `-m slow` has 200.
+After every fault, a run ends with the metrics of the untouched run, bit for
+bit, or with an error of one line that names a remedy, without losing data.
+Faults are drawn from a seed: 20 by default, and 200 with `-m slow`.
 """
 
 import errno
@@ -32,7 +32,7 @@ FLAGS = [
 STAGES = "--config.stages=('rl',)"  # a second one would be added to it
 ERRORS = ('ESTALE', 'EIO', 'ENOSPC', 'EMFILE', 'ETIMEDOUT')
 SIGNALS = ('SIGKILL', 'SIGKILL', 'SIGTERM', 'SIGHUP')
-# Files of orbax's that hold nothing, and tell it that a folder is finished.
+# Empty files by which orbax marks a complete folder.
 MARKS = ('commit_success.txt', '_CHECKPOINT_METADATA')
 
 
@@ -210,7 +210,7 @@ def small_disk(tmp_path):
 
 @pytest.mark.parametrize('room', [0, 20_000, 60_000, 150_000])
 def test_a_full_disk_ends_in_one_line(runs, untouched, small_disk, room):
-  """For any full file: config, metrics, events or within a checkpoint."""
+  """The disk is full for the config, metrics, events or a checkpoint."""
   filler, workdir = small_disk / 'filler', small_disk / 'run'
   workdir.mkdir()
   free = shutil.disk_usage(small_disk).free
@@ -249,7 +249,7 @@ def test_every_refusal_has_a_remedy(runs, untouched, tmp_path, of):
   assert code == 1 and of in last and 'start the same command again' in last
 
 
-def test_of_two_starts_one_is_refused(runs, untouched, tmp_path):
+def test_a_second_start_of_a_running_run_is_refused(runs, untouched, tmp_path):
   workdir = tmp_path / 'run'
   first = subprocess.Popen(
     [
@@ -376,7 +376,7 @@ def test_five_faults_in_a_row(runs, untouched, tmp_path, seed):
   apply_faults(runs, untouched, tmp_path / 'run', seed, 5)
 
 
-# Modes in which a state has samples that no step has trained on.
+# Settings with which a state has samples that no step has trained on.
 WAITING = {
   'in_flight': [
     '--config.rl.in_flight.batches=3',
@@ -390,7 +390,7 @@ WAITING = {
 @pytest.mark.parametrize('n', [4, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('mode', WAITING)
 def test_killed_with_samples_that_wait(runs, tmp_path, mode, n):
-  """n times in runs one after the other, each until its end."""
+  """Kills n runs one after the other. Each is resumed until it ends."""
   code, log, calls = runs(tmp_path / 'whole', flags=WAITING[mode])
   assert code == 0, log[-3000:]
   want, rng, left = content(tmp_path / 'whole'), random.Random(0), n

@@ -60,7 +60,7 @@ def whole(tmp_path_factory):
 
 
 def test_each_player_has_a_running_baseline(whole):
-  """Recomputed in numpy from the rewards on disk, row after row."""
+  """Computes the baselines in numpy from the rewards on disk, row by row."""
   baseline, seen = np.zeros(2), lines(whole)
   assert len(seen) == len(dumps(whole)) == 4
   for row, records in zip(seen, dumps(whole), strict=True):
@@ -71,7 +71,7 @@ def test_each_player_has_a_running_baseline(whole):
       assert got == pytest.approx(baseline[k], abs=1e-6)
     rewards = [record['verdict']['parts']['env'] for record in records]
     for i, record in enumerate(records):
-      if record['length']:  # a player without a move has nothing to learn
+      if record['length']:  # a player without a move has no baseline
         k = i % 2
         known[k].append((rewards[i], record))
         left = rewards[i] - baseline[k]
@@ -90,7 +90,7 @@ def test_each_player_has_a_running_baseline(whole):
   assert abs(baseline).min() > 0
 
 
-def test_a_stopped_run_goes_on_as_the_whole_one(whole, tmp_path):
+def test_a_stopped_run_continues_as_the_uninterrupted_one(whole, tmp_path):
   train.run(recipe(**{'rl.steps': 2}), tmp_path)
   train.run(recipe(), tmp_path)
   assert lines(tmp_path) == lines(whole)
@@ -122,7 +122,7 @@ def test_past_versions_play_and_are_resumed(tmp_path, own):
 
 
 @pytest.mark.slow
-def test_a_killed_run_with_a_league_goes_on(env, tmp_path):  # noqa: F811
+def test_a_killed_run_with_a_league_continues(env, tmp_path):  # noqa: F811
   given = {
     'rl.steps': 12, 'rl.steps_per_dispatch': 1, 'rl.prompts': 4, 'log_every': 1,
     'sft.steps': 4, 'sft.steps_per_dispatch': 1, 'eval.problems': 8,

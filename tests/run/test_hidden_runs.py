@@ -59,7 +59,7 @@ def test_a_reward_and_the_probe_share_a_pass(
   tmp_path, monkeypatch, flat, passes
 ):
   """The numbers are those of two passes. Weights of tokens need the states of
-  all tokens, and then there are two.
+  all tokens, and then there are two passes.
   """
   traced, along = [], HiddenStates.along
 

@@ -234,7 +234,9 @@ def test_two_processes_compute_the_numbers_of_one(pod):
 
 
 def test_two_processes_play_the_episodes_of_one(env, tmp_path):
-  """With rows of their own, and with every row on both: the first plays it."""
+  """Each process has its own rows, or both have all rows and process 0 plays
+  them.
+  """
   both = PLAYED | {'mesh': (1, 1, 2)}
   runs = [(tmp_path / 'two', PLAYED | SPLIT), (tmp_path / 'both', both)]
   two = start_worker(env, tmp_path / 'two_log', 2, runs)
@@ -285,7 +287,7 @@ def test_one_killed_process_stops_all_and_the_restart_is_exact(pod):
   assert content(pod.at / 'killed') == content(pod.at / 'whole')  # bit by bit
 
 
-def test_each_process_keeps_a_log_and_a_line_tells_of_slow_hosts(pod):
+def test_each_process_has_a_log_and_metrics_name_slow_hosts(pod):
   for i in (0, 1):
     text = (pod.at / 'whole' / 'logs' / f'process_{i:04d}.log').read_text()
     assert f' process {i} step 12: rl step 12: reward_mean' in text
@@ -371,7 +373,7 @@ def goes_on_after_kills(env, at, points, rng, want):
   assert content(at) == want
 
 
-def test_a_kill_after_the_weights_of_an_earlier_stage_costs_nothing(
+def test_a_kill_after_reading_the_weights_of_a_stage_loses_nothing(
   env, tmp_path, listed
 ):
   """The last stage has read its weights and made steps that are not saved."""
@@ -381,14 +383,14 @@ def test_a_kill_after_the_weights_of_an_earlier_stage_costs_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize('seed', range(10))
-def test_kills_in_a_list_of_stages_cost_nothing(env, tmp_path, listed, seed):
+def test_kills_in_a_list_of_stages_lose_nothing(env, tmp_path, listed, seed):
   """Four kills at random points (forty in the slow tests)."""
   rng = random.Random(seed)
   points = [POINTS[i] for i in sorted(rng.sample(range(len(POINTS)), 4))]
   goes_on_after_kills(env, tmp_path / 'w', points, rng, listed)
 
 
-# A signal at a point, to one of two processes or to both, and in what it ends.
+# Signal and point, and the processes of two that receive it.
 NOTICES = [
   ('SIGTERM@0:compile:group', (0, 1)),
   ('SIGHUP@4:save', (1,)),
@@ -416,7 +418,8 @@ def test_a_signal_saves_in_every_phase_and_to_whole_groups(env, tmp_path, pod):
     saved = (at / 'checkpoints').iterdir()
     steps.append(max(int(p.name) for p in saved if p.name.isdigit()))
     assert (f'Resuming at step {steps[-2]}' in log) == (len(steps) > 2)
-    # An evaluation is not finished first: a service waits for seconds only.
+    # The run does not finish an evaluation first, because a service manager
+    # waits only for seconds.
     evaluated = any(
       'eval/heldout/greedy' in row for row in lines(at, steps[-1])
     )
@@ -429,8 +432,8 @@ def test_a_signal_saves_in_every_phase_and_to_whole_groups(env, tmp_path, pod):
 
 @pytest.mark.parametrize('who', [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_hanging_process_is_named_within_the_heartbeat(env, tmp_path, who):
-  """It is stopped, not killed, so its connections stay open. Process 0 also has
-  the coordinator.
+  """The process is stopped and not killed, so its connections stay open.
+  Process 0 also has the coordinator.
   """
   keys = FUSED | SPLIT
   processes = start_signalled(env, tmp_path / 'w', 2, who, 'SIGSTOP@4', keys)

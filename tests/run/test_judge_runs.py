@@ -49,7 +49,7 @@ def teacher(tmp_path_factory):
 
 
 def test_a_run_is_rewarded_by_its_policy_or_by_a_teacher(tmp_path, teacher):
-  """A policy that begins with the teacher's weights agrees with it once."""
+  """A policy that begins with the teacher's weights has its first rewards."""
   start = {'init_from': teacher, 'rl.micro_batches': 2}
   train.run(judged(**start), tmp_path / 'own')
   by = {'rl.verdict.by': 'teacher', 'rl.teacher.weights': teacher}
@@ -80,6 +80,6 @@ def test_meshes_judge_alike(tmp_path, teacher):
     ({'rl.verdict.yes': '++'}, r"rl.verdict.yes='\+\+' is 2 tokens"),
   ],
 )
-def test_what_cannot_be_judged_is_refused(tmp_path, flat, words):
+def test_settings_without_a_verdict_are_refused(tmp_path, flat, words):
   with pytest.raises(ValueError, match=words):
     train.run(judged(**flat), tmp_path)

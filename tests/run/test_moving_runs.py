@@ -58,7 +58,7 @@ def test_a_reference_is_reset_without_improvement(tmp_path):
   rate, best, since, due = None, -1.0, 0, []
   for row in rows(tmp_path):
     new = row['train/reward/answer']
-    # A running mean, of which the newest batch is a tenth.
+    # A running mean, in which the newest batch has a weight of a tenth.
     rate = new if rate is None else 0.9 * rate + 0.1 * new
     since = 0 if rate > best else since + 1
     best = max(best, rate)
@@ -92,15 +92,15 @@ def test_a_reference_is_a_running_mean_of_the_policy(averaged):
 
 
 def moved(workdir, step):
-  """Returns the largest change of a weight in a step. Lion's updates are signs,
-  so it is the learning rate.
+  """Returns the largest change of a weight in a step. Updates of Lion are
+  signs, so this is the learning rate.
   """
   one, two = at(workdir, step - 1), at(workdir, step)
   return max(np.abs(np.subtract(two[k], x)).max() for k, x in one.items())
 
 
 def test_a_stage_warms_up_stays_and_decays(tmp_path):
-  """The decay alone, with the optimizer's means, is a separate stage."""
+  """The second decay is a separate stage, which keeps the optimizer's means."""
   lion = dict(name='lion', lr=1e-3, weight_decay=0.0, warmup_steps=2)
   c = moving(**{'stages': ('rl', 'pretrain', 'decay')})
   c.rl.steps = 1
@@ -109,8 +109,8 @@ def test_a_stage_warms_up_stays_and_decays(tmp_path):
   end = dict(steps=4, optimizer=dict(schedule='linear'))
   c.named.decay = dict(kind='pretrain', pretrain=end, keep=('optimizer',))
   train.run(c, tmp_path)
-  # Kept means are warm: the second stage has no warm-up, and its line is over
-  # its own four updates.
+  # With kept means, the second stage has no warm-up, and its learning rate
+  # falls linearly over its own four updates.
   want = [0.5] + 10 * [1.0] + [0.5] + [1.0, 0.75, 0.5, 0.25]
   found = [moved(tmp_path, 2 + i) for i in range(len(want))]
   np.testing.assert_allclose(found, 1e-3 * np.array(want), rtol=2e-3)

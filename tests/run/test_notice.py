@@ -79,7 +79,7 @@ def test_a_notice_saves_inside_an_interval_and_nothing_is_lost(
 
 
 def test_an_evaluation_after_a_notice_has_one_line(told_at, tmp_path):
-  """However often the run is started after it."""
+  """This holds for any number of later starts."""
   whole, cut = tmp_path / 'whole', tmp_path / 'cut'
   train.run(config_of(FUSED), whole)
   told_at.add(10)  # before the last dispatch: the evaluation must wait

@@ -99,12 +99,12 @@ def test_a_trust_region_of_distributions_stops_tokens(tmp_path):
   }  # fmt: skip
   train_on_coins(tmp_path, **FAST | own)
   stopped = [r['train/clip_low'] + r['train/clip_high'] for r in rows(tmp_path)]
-  # No token of the first epoch is stopped, and some of the second.
+  # The mask stops no token of the first epoch, and some of the second.
   assert all(0 < x < 0.5 for x in stopped), stopped
 
 
 def test_links_of_a_chain_have_baselines_and_observations_are_learnt(tmp_path):
-  """SPIRAL's baselines, recomputed from the rewards on disk, and ECHO."""
+  """Computes SPIRAL's baselines from the rewards on disk, and checks ECHO."""
   c = test_chain_runs.recipe(algorithm='echo', role_decay=0.9)
   c.log_every = c.sft.steps_per_dispatch = c.rl.steps_per_dispatch = 1
   c.rl.loss.update(advantage='segments', segment_baseline='none')

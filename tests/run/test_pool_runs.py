@@ -62,7 +62,7 @@ def test_statistics_count_the_problems_of_a_run(tmp_path, path):
 
 @pytest.mark.parametrize('path', ['fused', 'host'])
 def test_epochs_visit_every_problem_once(tmp_path, path):
-  """24 problems, 8 per step: each occurs twice in six steps."""
+  """With 24 problems and 8 per step, each occurs twice in six steps."""
   c = chosen(path, 'uniform')
   stats = controlled(train.run(c, tmp_path))
   np.testing.assert_array_equal(stats.visits, 2)
@@ -249,8 +249,8 @@ def test_equal_difficulties_are_refused(tmp_path):
 
 @pytest.mark.parametrize('path', ['fused', 'host'])
 def test_a_pool_advances_to_its_next_window(tmp_path, path):
-  """Six steps of eight: two windows of 24, each once. A run that is interrupted
-  at any step resumes with its window.
+  """Six steps of eight problems use two windows of 24, each once. A run that is
+  interrupted at any step resumes with its window.
   """
   flat = {'data.controller.refresh': 3, 'checkpoint.every': 1, 'eval.every': 6}
   flat |= {'rollouts.every': 1, 'data.controller.name': 'uniform'}

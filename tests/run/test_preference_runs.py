@@ -135,7 +135,7 @@ def from_own_rollouts(**flat):
 
 
 def test_a_stage_learns_from_pairs_of_an_earlier_stage(tmp_path, monkeypatch):
-  """And a run that was killed within it reads the same pairs."""
+  """A run that was killed in the stage reads the same pairs."""
   seen, encoder = [], preference_pairs.encoder
 
   def noted(c, d, pairs, tokenizer):

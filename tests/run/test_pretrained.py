@@ -113,7 +113,7 @@ def generate_command(*arguments) -> bytes:
 
 
 def test_a_run_answers_as_the_folder_it_exports(ran, tmp_path):
-  """With its chat template, from a file and at the terminal."""
+  """The run uses its chat template, from a file and at the terminal."""
   workdir, _ = ran
   conversion.convert(workdir, tmp_path / 'out')
   said = [('system', 'Count.'), ('user', 'pears')]
@@ -183,8 +183,8 @@ def test_adapters_are_trained_merged_and_saved_alone(folder, tmp_path):
 
 
 def test_a_quantized_base_is_kept_resumed_and_given_back(folder, tmp_path):
-  """int8 under adapters, in a folder, an RL step, a checkpoint and an
-  export.
+  """The base is int8 below adapters: in a folder, an RL step, a checkpoint and
+  an export.
   """
   changes = {'stages': ('rl',), 'lora.rank': 2, 'frozen_dtype': 'int8'}
   c = recipe(folder, **changes)
@@ -302,8 +302,9 @@ class Hub:
   """Replaces `huggingface_hub`: branches of one model, a cache, a network.
 
   Attributes:
-    asked: (model, revision) of every call; sent: names of files downloaded;
-      looked: of those asked for one by one.
+    asked: (model, revision) of every call.
+    sent: names of downloaded files.
+    looked: names of files that were requested one by one.
   """
 
   def __init__(self, cache: pathlib.Path):

@@ -1,5 +1,5 @@
-"""The order of a step's problems aligns with no source, and the first problems
-are a sample of all.
+"""The order of a step's problems does not depend on their sources, and the
+first problems are a sample of all.
 """
 
 import numpy as np
@@ -14,8 +14,8 @@ from jaxrl_reason.run.rl import problem_pool, sources
 
 @pytest.mark.parametrize('spares', [1, 2, 3])
 def test_every_round_of_a_mixture_has_the_shares_of_its_sources(spares):
-  """In epochs, sources alternate: a round of every second problem would contain
-  one source.
+  """In epochs, sources alternate. If a round had every second problem, it would
+  contain only one source.
   """
   m, n = 64, 32
   source = np.repeat([0, 1], m // 2).astype(np.int32)
@@ -38,9 +38,7 @@ class Numbers:
 
 
 @pytest.mark.parametrize('k', [1, 2])
-def test_rounds_without_a_controller_have_neighbours_of_the_order(
-  monkeypatch, k
-):
+def test_rounds_without_a_controller_have_neighbouring_problems(monkeypatch, k):
   rows, spares = 8, 2
   taken = []
 
@@ -60,7 +58,7 @@ def test_rounds_without_a_controller_have_neighbours_of_the_order(
       np.testing.assert_array_equal(np.diff(column), 1)
 
 
-def test_proposed_problems_come_in_no_order():
+def test_proposed_problems_are_not_sorted():
   c = chooser('priority')
   s = known(c)
   ids = [np.asarray(c.propose(s, KEY, 32, np.int32(i))) for i in range(200)]

@@ -161,7 +161,7 @@ def own_task(tmp_path):
 
 
 @pytest.mark.parametrize('path', ['fused', 'host'])
-def test_an_own_task_runs_on_both_paths(tmp_path, own_task, path):
+def test_a_task_of_a_recipe_runs_on_both_paths(tmp_path, own_task, path):
   c = recipe(**{'rl.steps': 2, 'rl.path': path, 'data.name': 'largest'})
   c.data.knobs, c.data.harder = {}, {}
   train.run(c, tmp_path / 'run')

@@ -20,7 +20,7 @@ from jaxrl_reason.run import train
 from jaxrl_reason.verifiers import records
 
 __all__ = ['env']
-# With eight samples an untrained model has a group with signal now and then.
+# With eight samples an untrained model sometimes has a group with signal.
 REFILL = {
   'rl.filter': 'dead_groups',
   'rl.refill_rounds': 3,
@@ -77,7 +77,9 @@ def test_without_dead_groups_a_run_is_the_run_without_refill(tmp_path):
 
 
 def test_statistics_include_all_generated_completions(tmp_path):
-  """Not only of trained rows, half of which are correct by selection."""
+  """They are not only those of trained rows, half of which are correct because
+  they were selected.
+  """
   coin = dict(answer=dict(reward='random', kwargs=dict(p=0.1)))
   changes = REFILL | {'rl.steps': 30, 'rl.samples': 4, 'log_every': 30}
   changes |= {'eval.every': 30, 'checkpoint.every': 30}

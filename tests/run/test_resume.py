@@ -182,7 +182,7 @@ def test_a_run_killed_anywhere_resumes_bit_for_bit(
 
 
 def test_killed_during_a_save(uninterrupted, env, tmp_path):
-  """When a second checkpoint is partly written."""
+  """The run is killed when a second checkpoint is partly written."""
   folder = tmp_path / 'checkpoints'
 
   def saving():

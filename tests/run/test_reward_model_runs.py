@@ -203,7 +203,7 @@ def preferred(workdir):
 
 
 def test_a_policy_learns_what_the_reward_model_prefers(rewarded, tmp_path):
-  """From another run, of another size than the policy."""
+  """The reward model is from another run, and has another size."""
   where, state = rewarded
   own = {'rl.steps': 20, 'rl.samples': 8, 'model.width': 24}
   got = train.run(reinforcing(where, **own), tmp_path)
@@ -256,7 +256,7 @@ def in_one_run(pairs, **flat):
 
 @pytest.mark.parametrize('rank', [0, 2])
 def test_an_rl_stage_reads_the_stage_before_it(rank, pairs, tmp_path):
-  """With adapters too, and in a resumed run as in an uninterrupted one."""
+  """This holds with adapters, and in a resumed run."""
   c = in_one_run(pairs, **{'lora.rank': rank, 'checkpoint.keep': 9})
   want = train.run(c, tmp_path / 'whole')
   ended = other_run.Weights(tmp_path / 'whole', 6)
@@ -278,7 +278,7 @@ def test_an_rl_stage_reads_the_stage_before_it(rank, pairs, tmp_path):
 
 
 def test_adapters_of_another_run_are_merged(pairs, tmp_path):
-  """Its rewards are those of the adapters in the run that trained them."""
+  """The rewards are those of the adapters in the run that trained them."""
   lora = {'lora.rank': 2, 'lora.alpha': 64.0}
   state = train.run(
     in_one_run(pairs, **lora, **{'rl.steps': 1}), tmp_path / 'one'

@@ -60,8 +60,8 @@ def problems_of(prompts, examples):
 def host_step(
   learner, judge=verdict, parts=2, gen=L.GEN, questions=None, ahead=False
 ):
-  """Returns (HostStep, its pool); questions: of its steps, default
-  `same_again`.
+  """Returns (HostStep, its pool). `questions` are the problems of its steps, by
+  default `constant_problems`.
   """
   pool, generate = Pool(judge), jax.jit(programs.rl_rollout, static_argnums=0)
   source = host.HostSource(
@@ -100,7 +100,7 @@ def test_host_and_fused_give_the_same_update(parts):
   assert answered.reward.parts.shape == (L.B * L.G, 2)
   np.testing.assert_array_equal(answered.ids, L.prompts().prompt_id)
   assert {'rollout_s', 'verify_wait_s'} <= timing.keys()
-  # The next step samples anew and can tell how long this update took.
+  # The next step samples again, and its timing contains this update.
   _, _, timing, _ = step(got)
   assert 'update_s' in timing
 
@@ -136,7 +136,7 @@ def test_a_piece_is_verified_while_the_next_is_sampled(monkeypatch, platform):
 
 
 def test_the_samplers_log_probs_serve_as_old_ones():
-  """Two passes over a batch: the same update, without the scoring pass."""
+  """Two passes over a batch make the same update without the scoring pass."""
   results = {}
   for old_logp in ('trainer', 'sampler'):
     learner = L.learner(epochs=2, minibatches=2, old_logp=old_logp)
@@ -227,7 +227,7 @@ def failing_on(*bad):
 
 
 def test_one_bad_problem_does_not_stop_a_run():
-  """Also if it is a piece of its own, or all problems of a host."""
+  """The problem may be a piece of its own, or all problems of a host."""
   state = jax.tree.map(jnp.copy, L.state(L.learner()))
   step, _ = host_step(L.learner(), failing_on(EXAMPLES[0]['prompt']), parts=L.B)
   state, _, _, (answered,) = step(state)

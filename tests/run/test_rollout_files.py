@@ -12,7 +12,7 @@ from jaxrl_reason.run.records import events, rollout_files
 from jaxrl_reason.verifiers import records
 from jaxrl_reason.verifiers.verdict import Verdict
 
-ROWS, WARM = 32, 60  # of a batch; supervised steps: some answers are right
+ROWS, WARM = 32, 60  # rows of a batch; supervised steps for correct answers
 
 
 def recipe(**changes):
@@ -122,7 +122,7 @@ def test_an_opposite_second_verifier_is_a_part(tmp_path):
 
 
 def test_samples_that_are_alike_raise_alarms_once(tmp_path, capfd):
-  """Also if the run is resumed and reads its earlier lines."""
+  """This holds if the run is resumed and reads its earlier lines."""
   c = recipe(steps=4, temperature=0.01)
   c.stages, c.checkpoint.every = ('rl',), 1
   train.run(c, tmp_path)
@@ -184,9 +184,7 @@ def test_an_object_store_is_written_to_as_well(tmp_path, monkeypatch):
   assert names == ['00000010.jsonl', '00000020.jsonl']
 
 
-def test_every_0_keeps_nothing_and_leaves_the_metrics_as_they_are(
-  kept, tmp_path
-):
+def test_every_0_keeps_nothing_and_does_not_change_the_metrics(kept, tmp_path):
   c = recipe()
   c.rollouts.update(every=0, problems=8)
   train.run(c, tmp_path)
@@ -194,7 +192,7 @@ def test_every_0_keeps_nothing_and_leaves_the_metrics_as_they_are(
   rows = [r for r in metrics_file.read(tmp_path) if 'train/loss' in r]
   assert len(rows) == len(kept[1]) == WARM + 3
   for row, other in zip(rows, kept[1]):
-    # Another program, as its outputs are others: CPUs round it differently.
+    # The program has other outputs, so it is compiled with other roundings.
     assert _without_clock(row) == pytest.approx(
       _without_clock(other), rel=1e-5, abs=5e-6
     )

@@ -29,7 +29,7 @@ TERMS = {
   'repetition': 0.2,
   'repetition_n': 1,
 }
-# A coin for the first part: right and wrong rows in most groups.
+# A coin is the first part, so most groups have correct and incorrect rows.
 COIN = dict(
   answer=dict(reward='random', kwargs=dict(p=0.5)),
   form=dict(reward='format', weight=0.5),
@@ -60,8 +60,8 @@ def terms(row):
 
 
 def test_both_paths_shape_alike(both):
-  """Also control rewards: random numbers are equal in Python and in the
-  graph.
+  """This includes control rewards: random numbers are equal in Python and in
+  the program.
   """
   fused, host = (rows(both[path][0]) for path in ('fused', 'host'))
   assert len(fused) == 6 and len(terms(fused[0])) == 11
@@ -71,7 +71,7 @@ def test_both_paths_shape_alike(both):
       np.testing.assert_allclose(a[name], b[name], rtol=2e-4, atol=1e-6)
     x, y = terms(a), terms(b)
     assert x.keys() == y.keys()
-    # Answers are hashed otherwise on the host: places may be shared there.
+    # The host hashes answers in another way, so other answers may share places.
     for name in x.keys() - {'train/shaping/historical'}:
       np.testing.assert_allclose(x[name], y[name], rtol=2e-4, atol=1e-6)
   given = [
@@ -80,9 +80,9 @@ def test_both_paths_shape_alike(both):
   np.testing.assert_array_equal(*given)
 
 
-def test_every_coin_is_its_own(both):
-  """With p = 1/2 over 6 x 32 rows: one coin per row, not per problem or
-  step.
+def test_every_row_has_its_own_coin(both):
+  """With p = 1/2 over 6 x 32 rows, there is one coin per row, and not per
+  problem or step.
   """
   seen = rows(both['host'][0])
   shares = [r['train/reward/answer'] for r in seen]
@@ -90,8 +90,10 @@ def test_every_coin_is_its_own(both):
   assert len(set(shares)) > 2
 
 
-def test_the_price_moves_by_its_law(both):
-  """lambda + rate (mean length / max. length - goal), clipped to 0 and most."""
+def test_the_price_of_tokens_follows_its_formula(both):
+  """It becomes lambda + rate (mean length / max. length - goal), clipped to
+  [0, most].
+  """
   for path in both:
     seen, price = rows(both[path][0]), np.float32(TERMS['price'])
     for row in seen:

@@ -20,7 +20,7 @@ def shared(env, tmp_path_factory):
 
 
 def test_metrics_are_those_of_rows_apart(shared, env, tmp_path):
-  """Up to rounding, while the policy changes."""
+  """They are equal up to rounding, while the policy changes."""
   runs.run(env, tmp_path, recipe=RECIPE)
   got, want = runs.content(shared), runs.content(tmp_path)
   assert len(got) == len(want)

@@ -41,18 +41,19 @@ def test_every_stage_has_its_name_and_its_settings(whole):
   longest = [r['train/length_max'] for n in stages for r in rows(whole, n)]
   assert max(longest[:2]) <= 6 < max(longest[2:4])
   tried = [r['train/problems/tried'] for n in stages for r in rows(whole, n)]
-  # 'long' goes on with what 'short' has learnt of the problems.
+  # 'long' continues with the statistics of problems of 'short'.
   assert 0 <= tried[0] < tried[1] < tried[2] < tried[3]
   assert tried[4] == tried[0]
 
 
-def test_a_reference_is_reset_and_a_temperature_steered(whole):
+def test_a_reference_is_reset_and_a_temperature_follows_the_entropy(whole):
   found = rows(whole, 'again')
-  # Means over two steps: ages 1 and 0 (just reset), one of two is a reset.
+  # Means over two steps: the ages are 1 and 0 (just reset), and one of two
+  # steps resets.
   assert [r['train/reference/reset'] for r in found] == [0.5, 0.5]
   assert [r['train/reference/age'] for r in found] == [0.5, 0.5]
   assert all('train/reference/age' not in r for r in rows(whole, 'long'))
-  # An untrained model has far more entropy than 0.3: it is cooled.
+  # An untrained model has far more entropy than 0.3, so its temperature falls.
   assert found[1]['train/temperature'] < found[0]['train/temperature'] < 1
 
 
@@ -211,7 +212,7 @@ TURNS = (
 
 
 def test_turns_of_exploring_and_learning_again_from_one_policy(env, tmp_path):
-  """RLoop (2511.04285), with all stages by the command line."""
+  """This is RLoop (2511.04285), with all stages on the command line."""
   run(env, tmp_path, *TURNS)
   names = dict.fromkeys(
     json.loads(x)['stage'] for x in (tmp_path / 'metrics.jsonl').open()

@@ -170,7 +170,7 @@ def test_code_is_compared_with_all_that_it_imports_of_its_own(
   assert identity.of_named_code(values(config)) == found[0]
 
 
-def test_code_of_modules_is_found_and_other_texts_are_none(tmp_path):
+def test_code_is_found_for_names_of_modules_and_not_for_other_texts(tmp_path):
   config = tiny_recipe.get_config()
   assert identity.of_named_code(values(config)) == {}
   config.rl.rewards.answer.reward = 'xml.sax.saxutils:escape'
@@ -212,7 +212,7 @@ NO_ROWS = ['{"step": 4', '7', '{"stage": "rl"}', '[' * 100_000, '\ufffd']
 
 
 def test_invalid_lines_do_not_stop_a_resumed_run(tmp_path, caplog):
-  """Neither at its start nor when it draws its curves at the end."""
+  """They stop it neither at its start, nor when it draws its curves."""
   folder, row = epath.Path(tmp_path), {'step': 3, 'stage': 'rl', 'x': 1.0}
   path = folder / 'metrics.jsonl'
   path.write_text('\n'.join([json.dumps(row), *NO_ROWS, '']))

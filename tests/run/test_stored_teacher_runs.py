@@ -114,7 +114,7 @@ def test_all_stored_tokens_are_the_divergence_of_both_models(
 
 
 def scored(top, path, scores):
-  """Copies the answers with these scores by turns; None: without verdict."""
+  """Copies the answers, with these scores in turn; None: without a verdict."""
   lines = [json.loads(line) for line in top.read_text().splitlines()]
   for i, row in enumerate(lines):
     score = scores[i % len(scores)]

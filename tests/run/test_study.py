@@ -147,7 +147,7 @@ def test_the_table_shows_differences(done):
   assert (out / 'study.png').stat().st_size > 1000
 
 
-def test_finished_cells_are_left_alone(done):
+def test_finished_cells_are_not_run_again(done):
   out, table = done
   paths = [p for p in (out / 'cells').rglob('metrics.jsonl')]
   before = {p: p.stat().st_mtime_ns for p in paths}
@@ -377,7 +377,7 @@ def test_warm_starts_are_shared_by_seed_and_settings():
   }
   s = study(settings=settings, seeds=2)
   warm = grid.warm_starts(s)
-  names = ['rl', 'exact', 'weak']  # of half, exact is the first
+  names = ['rl', 'exact', 'weak']  # `half` shares the warm start of `exact`
   assert list(warm) == [f'{name}--s{i}' for name in names for i in (0, 1)]
   assert [c.seed for c in warm.values()] == [0, 1] * 3
   assert {c.stages for c in warm.values()} == {('sft',)}
@@ -395,7 +395,7 @@ def test_warm_starts_are_shared_by_seed_and_settings():
 
 
 def test_settings_of_every_earlier_stage_have_warm_starts_of_their_own():
-  """Keys of the last stage alone share one, whatever its kind."""
+  """Settings of only the last stage share a warm start, whatever its kind."""
   c = recipe()
   c.stages = ('sft', 'first', 'preference', 'rl')
   c.named = {'first': dict(kind='rl', rl=dict(steps=2))}
@@ -403,8 +403,8 @@ def test_settings_of_every_earlier_stage_have_warm_starts_of_their_own():
   settings = {
     'dpo': {},
     'ipo': {'preference.loss': 'ipo'},
-    'hot': {'rl.temperature': 1.3},  # of `first` too
-    'model': {'reward_model.steps': 9},  # of no stage
+    'hot': {'rl.temperature': 1.3},  # also a setting of the stage `first`
+    'model': {'reward_model.steps': 9},  # a setting of no stage
   }
   warm = grid.warm_starts(study(recipe=c, settings=settings))
   assert list(warm) == ['dpo--s0', 'ipo--s0', 'hot--s0']
@@ -429,7 +429,7 @@ def test_settings_of_sources_that_only_rl_reads_share_a_warm_start():
 
 
 def test_stages_are_compared(tmp_path):
-  """sft against rl, from a warm start for every seed."""
+  """Compares sft with rl, from a warm start for every seed."""
   c = recipe()
   c.update(stages=('pretrain', 'rl'))
   c.pretrain.steps = c.sft.steps = c.rl.steps = 2
@@ -491,7 +491,9 @@ def test_a_number_is_tuned_on_seeds_that_are_not_evaluated(
 
 
 def test_fits_recover_their_laws():
-  """Points of a law give its numbers; noise gives errors that cover them."""
+  """A fit to points of a law has its numbers. With noise, its errors cover
+  them.
+  """
   x = np.arange(1, 50)
   found = fits.power(x, 1 - 0.7 * x**-0.3)
   np.testing.assert_allclose([found['b'], found['c']], [0.3, 0.7], rtol=1e-6)

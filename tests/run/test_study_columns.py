@@ -30,7 +30,7 @@ def told(folder, rows, old=()):
 
 
 def test_slopes_are_those_of_a_line(tmp_path):
-  """A metric on a line has its slope, in 100 steps; two values have none."""
+  """A linear metric has its slope, in 100 steps. Two values have no slope."""
   rows = [
     {'step': s, 'train/length_mean': 7 + 0.25 * s, 'train/loss': -0.5 * s}
     for s in (5, 10, 30)
@@ -57,7 +57,9 @@ def test_old_tasks_have_the_mean_of_their_accuracies(tmp_path):
 
 
 def test_the_first_evaluation_is_a_column(tmp_path):
-  """Settings can be compared after their warm starts; a gain of it is 0."""
+  """Settings can be compared after their warm starts. The gain of the column is
+  0.
+  """
   key = 'eval/heldout/pass@1'
   rows = [{'step': 0, key: 0.25}, {'step': 9, key: 0.75, 'train/loss': 1.0}]
   found = told(tmp_path / 'a', rows)

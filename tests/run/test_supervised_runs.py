@@ -310,7 +310,7 @@ def test_settings_without_effect_are_refused(flat, message, tmp_path):
     train.run(supervised(**flat), tmp_path)
 
 
-def test_the_bar_of_a_stage_that_its_likelihood_ends_is_complete(
+def test_the_progress_bar_is_complete_if_the_likelihood_ends_a_stage(
   tmp_path, capsys
 ):
   c = supervised(**{'sft.steps': 40, 'sft.stop_loss': 50.0})

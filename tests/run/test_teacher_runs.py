@@ -84,7 +84,7 @@ def test_eight_devices_equal_one(algorithm, teacher, tmp_path):
 
 
 def test_a_folder_of_weights_is_the_run_it_was_made_of(opd, teacher, tmp_path):
-  """With the tokenizer of the run, since such a folder has none."""
+  """The tokenizer is that of the run, since such a folder has none."""
   conversion.convert(teacher, tmp_path / 'folder', form='orbax')
   shutil.copy(teacher / 'config.json', tmp_path / 'folder')
   (tmp_path / 'folder' / 'hf_config.json').unlink()
@@ -142,7 +142,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(teacher, tmp_path):
 
 
 def test_the_reference_as_a_teacher_moves_with_it(tmp_path):
-  """A running mean of the policy, without weights of its own."""
+  """The teacher is a running mean of the policy, without weights of its own."""
   c = taught('reference', **{'rl.reference.ema': 0.5, 'rl.algorithm': 'kdrl'})
   c.rl.loss.distill_coef = 1.0
   c.rl.rewards = dict(answer=dict(reward='random', kwargs=dict(p=0.5)))
@@ -154,7 +154,9 @@ def test_the_reference_as_a_teacher_moves_with_it(tmp_path):
 
 @pytest.mark.parametrize('algorithm', ['opd', 'gkd'])
 def test_the_policy_learns_from_itself_with_the_solution(algorithm, tmp_path):
-  """On either path. The teacher's prompt has the solution and the problem."""
+  """This works on both paths. The teacher's prompt has the solution and the
+  problem.
+  """
   own = {'rl.algorithm': algorithm, 'rl.teacher.prompt_len': 24}
   own |= {'rl.teacher.prompt': '{solution} {answer}={prompt}', 'rl.workers': 1}
   for path in ('fused', 'host'):

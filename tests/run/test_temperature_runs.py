@@ -53,7 +53,7 @@ def outcomes(ids, right, valid):
     ('both', [2, 2, 0, 1, 1]),
   ],
 )
-def test_unanimous_samples_raise_their_problem(of, want):
+def test_equal_outcomes_raise_the_temperature_of_their_problem(of, want):
   part = control(residual_of=of)
   ids = [0, 0, 0, 1, 1, 2, 2, 3, 3]
   right = [1, 1, 0, 0, 0, 1, 0, 1, 0]
@@ -73,7 +73,9 @@ def test_unanimous_samples_raise_their_problem(of, want):
 
 
 def test_temperatures_stay_within_bounds():
-  """The count stops at the bound, so that it falls again at once."""
+  """The count stops at the bound, so the temperature can fall in the next
+  step.
+  """
   part = control(high=1.7)
   ids, valid = [0, 0], np.ones(2, bool)
   memory, counts = part.init(jnp.int32(0)), []
@@ -112,8 +114,8 @@ def counts_of(where):
 
 @pytest.mark.parametrize('path', ['fused', 'host'])
 def test_the_outcomes_set_the_temperatures(tmp_path, path):
-  """On each path, by the rollouts on disk; the trainer scores every row at its
-  own temperature, in packed rows too.
+  """Compares with the rollouts on disk, on each path. The trainer scores every
+  row at its own temperature, also in packed rows.
   """
   state = train.run(raised(path, **{'rl.padding': 'packed:40'}), tmp_path)
   counts = state.control['temperature']['raised']
@@ -127,7 +129,7 @@ def test_the_outcomes_set_the_temperatures(tmp_path, path):
     assert row['train/gap_max'] < 1e-4
 
 
-def test_eight_devices_raise_alike(tmp_path):
+def test_eight_devices_have_the_temperatures_of_one(tmp_path):
   one, eight = (
     train.run(raised(mesh=(n, 1, 1)), tmp_path / str(n)) for n in (-1, 8)
   )

@@ -162,7 +162,7 @@ def played(request, tmp_path_factory):
 
 @pytest.mark.parametrize('kind', ['samples', 'rollouts'])
 def test_conversations_have_the_turns_of_the_environment(played, kind):
-  """In order: each observation replies to the previous turn."""
+  """Each observation replies to the previous turn."""
   last = sorted((played / kind).glob('*.jsonl'))[-1]
   rows = [row for _, row in records.read(last) if 'conversation' in row]
   assert rows
@@ -187,7 +187,7 @@ def test_conversations_have_the_turns_of_the_environment(played, kind):
 
 
 def test_observations_and_rewards_are_on_disk(tmp_path):
-  """Also the environment's reward, and if it is the only reward."""
+  """This includes the environment's reward, also if it is the only reward."""
   c = recipe()
   c.stages, c.rollouts.every, c.rl.steps = ('rl',), 1, 2
   c.rl.rewards, c.rl.turns.reward = {}, 2.0

@@ -66,7 +66,7 @@ SPLITS = [
 def test_a_run_equals_that_of_one_mesh(
   tmp_path, dumps, stale, mesh, sampler, prompts
 ):
-  """At equal staleness: tokens exactly, numbers to rounding."""
+  """At equal staleness, tokens are equal, and numbers are equal to rounding."""
   more = {'rl.staleness': stale, 'rl.prompts': prompts}
   shards = 8 if prompts % 8 == 0 else 4
   one = made(tmp_path / 'one', **more | {'mesh': (shards, 1, 8 // shards)})
@@ -106,8 +106,8 @@ def test_sampler_and_trainer_agree_by_token(tmp_path, dumps, stale):
 def test_the_sampler_stores_smaller_weights(
   tmp_path, dumps, dtype, least, most
 ):
-  """The same tokens and log-probs with bfloat16 if the model computes in it;
-  with int8 another distribution, whose distance is measured.
+  """With bfloat16, tokens and log-probs are equal if the model computes in
+  bfloat16. With int8 the distribution differs, and the distance is measured.
   """
   more = {'rl.steps': 1, 'mesh': (4, 1, 1), 'sampler_mesh': (1, 2, 2)}
   more |= {'model.dtype': 'bfloat16', 'checkpoint.every': 1}
@@ -119,7 +119,7 @@ def test_the_sampler_stores_smaller_weights(
   assert same.mean() > 0.5 and least <= gap <= most
 
 
-def test_adapters_beside_frozen_weights_move_as_they_are(tmp_path, dumps):
+def test_adapters_beside_frozen_weights_are_sent_unchanged(tmp_path, dumps):
   more = {'lora.rank': 2, 'frozen_dtype': 'int8', 'rl.steps': 2}
   made(tmp_path / 'one', **more | {'mesh': (8, 1, 1)})
   two = {'mesh': (4, 1, 1), 'sampler_mesh': (2, 2, 1)}
@@ -158,15 +158,15 @@ def test_a_batch_is_sampled_while_another_is_trained_on(tmp_path, monkeypatch):
     assert max(returned, updated) < sampled
 
 
-def test_seconds_of_who_waited_for_whom():
+def test_waiting_times_of_sampler_and_trainer():
   times = split_step.Times
   # begun, sent, weights, sampled, samples, updated
   before = times(0.0, 1.0, 2.0, 9.0, 10.0, 6.0)
   now = times(5.0, 6.5, 11.0, 15.0, 17.0, 14.0)
   seconds = split_step.seconds(before, now, queued=True)
   assert seconds == {
-    'sampler_wait_s': 11 - 9,  # its batch was ready at 9, weights came at 11
-    'trainer_wait_s': 10 - 6,  # the batch of the step before came at 10
+    'sampler_wait_s': 11 - 9,  # the last batch was ready at 9, weights at 11
+    'trainer_wait_s': 10 - 6,  # the batch of the previous step came at 10
     'weights_s': 11 - 6.5,
     'samples_s': 17 - 15,
     'sample_s': 15 - 11,
@@ -203,7 +203,7 @@ def test_one_device_has_no_second_mesh():
     two_meshes.split((-1, 1, 1), (1, 1, 1), jax.devices()[:1])
 
 
-def test_devices_that_there_are_not():
+def test_missing_devices_are_refused():
   with pytest.raises(ValueError, match=r'sampler_mesh=\(1, 8, 1\): 8 devices'):
     two_meshes.split((-1, 1, 1), (1, 8, 1))
   with pytest.raises(ValueError, match='needs 8 devices, but there are 4'):
@@ -213,7 +213,7 @@ def test_devices_that_there_are_not():
 @pytest.mark.slow
 @pytest.mark.parametrize('first', [0, 1])
 def test_a_checkpoint_of_one_mesh_is_one_of_two(tmp_path, first):
-  """With its queue, in both directions."""
+  """The checkpoint contains the queue. Restores in both directions."""
   one = {'mesh': (8, 1, 1)}
   meshes = one, {'mesh': (4, 1, 1), 'sampler_mesh': (1, 4, 1)}
   more = {'rl.staleness': 2, 'checkpoint.every': 4, 'eval.every': 4}
@@ -239,7 +239,7 @@ def runs(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize('stale', [0, 2])
 def test_killed_at_random_moments_and_resumed(runs, tmp_path, stale):
-  """Bit for bit, as a run without faults."""
+  """The run equals a run without faults bit for bit."""
   flags = [
     '--config.rl.steps_per_dispatch=1',
     '--config.rl.old_logp=sampler',

@@ -58,7 +58,9 @@ def test_both_paths_train_the_same_verdicts(tmp_path):
     ({'rl.padding': 'packed:22'}, 'is less than 23, the longest sequence with'),
   ],
 )
-def test_texts_that_cannot_be_asked_are_named(tmp_path, flat, words):
+def test_unusable_texts_of_question_and_verdicts_are_named(
+  tmp_path, flat, words
+):
   with pytest.raises(ValueError) as e:
     train.run(asking(**flat), tmp_path)
   assert words in str(e.value) and '\n' not in str(e.value)

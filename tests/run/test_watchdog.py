@@ -216,7 +216,7 @@ def test_a_save_between_steps_is_not_training_time(clock):
 
 
 def test_nested_events_of_the_compiler_count_once():
-  """An outer trace of 5 s, with traces of 1 s and 2 s inside, and one after."""
+  """An outer trace of 5 s has traces of 1 s and 2 s inside, and one follows."""
   log = compile_log.Log()
   for end, seconds in ((12, 1), (14, 2), (15, 5), (18, 3)):
     log._ended.append((float(end), float(seconds)))
