@@ -1,7 +1,7 @@
 """Tests of the room without jax: `tools/test verifiers` runs them alone.
 
-They then run without tests/conftest.py, in processes where importing jax is an
-error. No test here may need jax; the only one that does is marked slow.
+They then run without tests/conftest.py, in processes in which importing jax is
+an error. No test here may need jax, except one that is marked slow.
 """
 
 import gc
@@ -22,7 +22,7 @@ if TESTS not in sys.path:
 def small_heap():
   """Keeps garbage collections short, for tests with time limits.
 
-  Other tests leave gigabytes of objects, which a collection would look through.
+  Other tests leave gigabytes of objects, which a collection would visit.
   """
   gc.freeze()
   yield

@@ -3,7 +3,7 @@
 Each of `FORGERIES` must score 0 against TESTS, which HONEST passes.
 """
 
-SECRET = 'S3CRET' + '-271828'  # in two parts: no program may find it here
+SECRET = 'S3CRET' + '-271828'  # in two parts, so a search skips this file
 TESTS = [
   'assert f(20) == 6765',
   f'assert f(1) == {SECRET!r}',
@@ -38,7 +38,7 @@ class Equal:
   __bool__ = lambda self: BOOL
 BOOL = True
 """
-# Every way to reach the tests from inside; what is found is returned.
+# Tries every way to reach the tests from inside, and returns what it finds.
 _HUNT = """
 import gc, re, sys, os
 PATTERN = re.compile(rb'S3CRE' + rb'T-[0-9]+')

@@ -1,8 +1,8 @@
 """Harmful programs for the tests of `verifiers.code`.
 
-`ATTEMPTS` are single expressions that must fail inside; the program of
-`attempting` names those that did not. `DRAINS` use up what there is; they must
-score 0, within the limits, and leave nothing behind.
+`ATTEMPTS` are single expressions that must fail in the sandbox; the program of
+`attempting` names the ones that did not. `DRAINS` exhaust resources; they must
+score 0, within the limits, and leave no files or processes.
 """
 
 # Each of these must raise an exception in the sandbox.

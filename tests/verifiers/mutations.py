@@ -1,8 +1,8 @@
 """HumanEval and MBPP as cases of `verifiers.code`, correct and broken.
 
-`cases(folder)` gives (example, completion, name of the change or None). The
-broken ones cannot be right: the function returns nothing, returns something
-else than the reference does (see CHANGE), or has another name.
+`cases(folder)` yields (example, completion, name of the change or None). The
+changed programs are always incorrect: the function returns nothing, returns
+another value than the reference (see CHANGE), or has another name.
 """
 
 import json
@@ -56,7 +56,8 @@ def mutant(row: dict, mutation: str) -> str:
     return f'{source}\n\ndef {entry}(*args, **kwargs):\n  return None\n'
   if mutation == 'another name':
     return re.sub(rf'\b{entry}\b', f'{entry}_', source)
-  # In a namespace of its own, where a recursion meets the unchanged function.
+  # The reference has a namespace of its own, so that a recursion calls the
+  # unchanged function.
   return f"""
 _space = {{'__name__': 'solution'}}
 exec({source!r}, _space)

@@ -66,7 +66,7 @@ def test_check_is_called_with_the_entry_point():
       'assert add(1, 2) == 3\nassert add(2, 2) == 5\nassert add(0, 0) == 0',
       2 / 3,
     ),
-    # Two statements, one of which holds only sometimes.
+    # One of two statements holds only sometimes.
     (
       'for i in range(3):\n  assert add(i, 0) == i\n  assert add(i, 1) == 1',
       1 / 2,
@@ -133,18 +133,18 @@ def test_plain_data_crosses_both_ways_with_its_type():
     ('def f(x): x.clear()\n', 'x = {1: 2}\nf(x)\nassert x == {}'),
     ('def f(x): x.clear(); return x',
      'x = [1]\nassert f(x) == [] and x == [1]'),
-    # Functions both ways.
+    # Functions cross in both directions.
     ('def f(g, x): return [g(y) for y in x]',
      'assert f(lambda y: y * y, [2]) == [4]'),
     ('def f(x): return lambda y: x + y', 'assert f(1)(2) == 3'),
     ('def f(k, x): return [y for y in x if not isinstance(y, k)]',
      'assert f(int, [1, "a"]) == ["a"]'),
-    # Exceptions by their built-in type.
+    # Exceptions cross with their built-in type.
     ('def f(x): raise KeyError(x)',
      'try:\n  f(1)\n  assert False\nexcept KeyError: assert str(f)'),
     ('class E(ValueError): pass\ndef f(x): raise E(x)',
      'try: f(1)\nexcept ValueError: ok = True\nassert ok'),
-    # Objects stay where they are.
+    # Objects stay in their process.
     ('class P:\n  def __init__(s, x): s.x = x\n  def get(s): return s.x',
      'p = P(1)\np.x = 5\nassert p.get() == p.x == 5'),
     ('class N:\n  def __init__(s, v): s.v = v; s.next = None\n'
@@ -161,7 +161,7 @@ def test_plain_data_crosses_both_ways_with_its_type():
     # A test's object is not sent to the program, since it refers to others.
     ('f = lambda x: 0',
      'class My: pass\ntry: f(My())\nexcept TypeError: ok = True\nassert ok'),
-    # A built-in's name for the function under test.
+    # The function under test may have the name of a built-in.
     ('def sum(a, b): return a * b', 'assert sum(3, 4) == 12'),
     ('K = 5\nf = lambda: K', 'assert f() == K'),
   ],
@@ -186,10 +186,10 @@ f = lambda x: 0
     'assert tuple(f([1])) == tuple([1])',
   ):
     assert score(program, [test]) == 0.0
-  # Helpers of the data set win over the program's of the same name ...
+  # A helper of the data set replaces the program's function of this name.
   helper = 'def helper(x):\n  return x\n'
   assert score(program, ['assert f(3) == helper(3)'], setup=helper) == 0.0
-  # ... and everything else is the program's.
+  # Without it, the test calls the program's function.
   assert score(program, ['assert f(3) == helper(3)']) == 1.0
 
 
@@ -258,7 +258,7 @@ def test_knobs_out_of_range():
   ],
 )
 def test_broken_tests_are_errors(test, says):
-  """A broken test is not the program's error, and must not let it pass."""
+  """A broken test is not an error of the program, and must not pass."""
   found = code.run_tests(ADD, [test])
   assert found.status == 'error' and says in found.detail
 

@@ -1,8 +1,9 @@
 """Tests that use a program's definitions as classes, as in data sets.
 
-In data/classes: `idioms` hold for `program` and not for `wrong`, whose classes
-answer everything and get it wrong; `idioms_of_both` hold for both. `wildcards`
-has objects that are equal to everything.
+The files in data/classes: the tests `idioms` hold for `program` and not for
+`wrong`, whose classes have the same methods with incorrect results. The tests
+`idioms_of_both` hold for both. The objects of `wildcards` are equal to every
+object.
 """
 
 import os
@@ -48,7 +49,8 @@ def test_objects_equal_to_everything_pass_nothing(test):
 @pytest.mark.parametrize(
   ('program', 'test'),
   [
-    # Only the program says that two are equal: by their type, always, ...
+    # Two objects are equal only by a method of the program, which compares
+    # types or always returns True.
     ('def __eq__(s, o): return isinstance(o, C)\n  __add__ = C_',
      'assert C(1) + C(2) == C(3)'),
     ('def __eq__(s, o): return isinstance(o, C)', 'assert C(1) == C(1)'),
@@ -57,7 +59,7 @@ def test_objects_equal_to_everything_pass_nothing(test):
     ('def __lt__(s, o): return True', 'assert C(1) < C(2)'),
     ('def __le__(s, o): return True\n  def __eq__(s, o): return True',
      'assert C(1) <= C(2)'),
-    # ... and plain data is not compared by the program.
+    # Plain data must not be compared by a method of the program.
     ('def __eq__(s, o): return True', 'assert C(1) == 1'),
     ('def __eq__(s, o): return True\n  get = C_', 'assert C(1).get() == 3'),
     ('def __eq__(s, o): return o in range(9)\n  get = C_',
@@ -72,18 +74,19 @@ def test_objects_equal_to_everything_pass_nothing(test):
     ('def __contains__(s, x): return True\n  get = C_',
      'assert 7 in C(1).get()'),
     ('def __contains__(s, x): return True', 'assert "a" in C(1)'),
-    # A class of a plain type is the value it holds.
+    # An object of a subclass of a plain type is compared as its plain value.
     ('class C(int):\n  def __eq__(s, o): return True\n  __hash__ = None\n',
      'assert C(1) == 3'),
     ('class C(list):\n  def __eq__(s, o): return True\n  __len__ = C_',
      'assert C([1]) == [3]'),
-    # Exceptions of the tests go on.
+    # A program cannot suppress exceptions of the tests.
     ('def __enter__(s): return s\n  def __exit__(s, *a): return True',
      'with C(1) as c:\n  assert c.x == 5\nassert c'),
     ('def __enter__(s): return s\n  def __exit__(s, *a): return True\n'
      'def f(): raise ValueError',
      'with C(1) as c:\n  x = f()\n  assert x == 5\nassert c'),
-    # Yes to each object once; to the first one, for ever; to all with values.
+    # A method returns True only for the first comparison with an object or a
+    # value, or for every second call.
     ('seen = set()\n  def __eq__(s, o):\n    new = id(o) not in s.seen\n'
      '    s.seen.add(id(o))\n    return new\n  __add__ = C_',
      'a, b, c = C(1) + C(2), C(3), C(4)\nassert a == b\nassert c.x == 4'),
@@ -97,7 +100,7 @@ def test_objects_equal_to_everything_pass_nothing(test):
     ('seen = set()\n  def __contains__(s, o):\n    new = o not in s.seen\n'
      '    s.seen.add(o)\n    return new',
      'assert 7 in C(1)'),
-    # A result that equals everything, though other objects differ.
+    # Only the result of an operation is equal to everything.
     ('def __add__(s, o): return C(None)\n'
      '  def __eq__(s, o): return None in (s.x, o.x) or s.x == o.x',
      'assert C(1) + C(2) == C(3)\nassert C(1) != C(2)'),
@@ -109,7 +112,7 @@ def test_objects_equal_to_everything_pass_nothing(test):
      '\n    if of: return not any(x is s or x is o for x in of)\n'
      '    return s.x == o.x',
      'assert C(1) + C(2) == C(3)'),
-    # Ordered with nothing, as NaN is.
+    # Objects without an order, such as NaN.
     ('def __sub__(s, o): return s\n  __abs__ = lambda s: s\n'
      '  __gt__ = __lt__ = lambda s, o: False',
      'assert not abs(C(1) - C(2)) > C(.1)\nassert not abs(C(1)) > C(.1)'),
@@ -118,7 +121,7 @@ def test_objects_equal_to_everything_pass_nothing(test):
      '  def __lt__(s, o): return s.x < o.x',
      'assert not abs(C(5) - C(2)) > C(.1)\nassert C(2) < C(3)'),
     ('def get(s): return float("nan")', 'assert not abs(C(1).get() - 3.5) > 1'),
-    # True or false whatever it is.
+    # The truth of a result does not depend on its value.
     ('def ok(s): return s', 'assert C(1).ok()'),
     ('def ok(s): return s', 'c = C(1)\nassert c.ok()\nassert c.x == 1'),
     ('def ok(s): return s', 'assert all(C(i).ok() for i in range(3))'),
@@ -153,13 +156,13 @@ def test_claims_of_the_program_alone_do_not_pass(program, test):
     'assert Money(5) == 5',
     'class Sub(Vec): pass\nassert Sub(1, 2).x == 1',
     'class Own: pass\nassert show(Own()) is None',
-    'assert Ver("1.0") == Ver("1.0")',  # there is no different object
+    'assert Ver("1.0") == Ver("1.0")',  # the test has no unequal object
   ],
 )
 def test_undecidable_tests_are_errors(test):
   found = code.run_tests(PROGRAM, test)
   assert found.status == 'error' and not found.valid, found
-  # A program that is wrong without any doubt is still wrong.
+  # A program that fails for another reason is still incorrect.
   assert code.run_tests('1 / 0', 'assert Money(5) == 5').status == 'parsed'
 
 
@@ -238,8 +241,8 @@ class C:
 """
 
 
-def test_a_fixed_answer_about_objects_rarely_passes():
-  """It passes if two of four requests happen to be first."""
+def test_equality_with_the_first_object_rarely_passes():
+  """The program passes if two of four comparisons happen to be the first."""
   test = 'a, b, c = C(1) + C(2), C(3), C(4)\nassert a == b and c.x == 4'
   won = sum(code.run_tests(FIRST, test).score for _ in range(12))
   assert won <= 4
@@ -322,7 +325,7 @@ def test_a_function_that_changes_its_argument_and_returns_is_an_error():
   test = 'x = [3, 1]\nassert f(x) == 2\nassert x == [1, 3]'
   found = code.run_tests(program, test)
   assert found.status == 'error' and 'changed an argument' in found.detail
-  # Without a need for the argument, it is right or wrong.
+  # If the test does not need the changed argument, it has a verdict.
   for test, score in (
     ('assert f([3, 1]) == 2', 1.0),
     ('assert f([3, 1]) == 3', 0.0),

@@ -108,7 +108,7 @@ def test_no_message_controls_the_judge(messages):
 
 @given(st.binary(max_size=200))
 @settings(max_examples=200, deadline=None)
-def test_bytes_of_any_kind_end_the_link(data):
+def test_any_bytes_end_the_connection(data):
   ours, theirs = socket.socketpair()
   theirs.sendall(data)
   theirs.close()
@@ -191,7 +191,7 @@ def test_output(printed, expected, verdict):
 
 
 @given(st.text())
-def test_output_is_itself_and_blanks_do_not_count(text):
+def test_output_equals_itself_and_blanks_do_not_count(text):
   assert output.same(text, text)
   assert output.same(text + ' \n\n', text)
 

@@ -1,7 +1,7 @@
 """Programs that cheat, break out, exhaust resources or leave things behind.
 
-In every mode that this system allows, from all layers down to a uid of its
-own alone (`bare`: what there is where the kernel offers nothing more).
+The tests run in every mode that this system allows: from all layers to only a
+uid of its own (`bare`, for kernels that offer no other layer).
 """
 
 import glob
@@ -119,7 +119,8 @@ def test_a_forgery_scores_nothing(full, name):
 def test_clever_forgeries_score_nothing_in_any_mode(sandbox):
   for name in forgeries.CLEVER:
     program = forgeries.FORGERIES[name]
-    # None of the tests one by one either, but for what `None` satisfies.
+    # The tests are also scored one by one, except the last one, which `None`
+    # passes.
     tests = forgeries.TESTS[:-1]
     assert score(program, tests, sandbox, score='fraction') == 0.0, name
     pairs = [('1\n', forgeries.SECRET)]
@@ -216,7 +217,8 @@ def drain(sandbox, name: str):
     hostile.DRAINS[name], tests, sandbox=sandbox, timeout_s=0.2, memory_mb=128
   )
   assert (found.score, found.status) == (0.0, 'parsed'), found
-  # Four limits while it waits for a core, and the sweep of a bare system.
+  # Allows four time limits on a busy machine, and the search for processes of
+  # the mode `bare`.
   assert time.monotonic() - start < 10, name
   assert nothing_left(sandbox), name
 
@@ -338,8 +340,8 @@ def test_folders_are_removed_when_the_caller_is_killed():
 
 
 def test_an_editable_install_in_another_folder_starts(tmp_path):
-  """Only a finder, which `site` would install, locates the package: it is on no
-  path.
+  """The package is on no path. Only a finder locates it, which `site` would
+  install.
   """
   package = os.path.dirname(jaxrl_reason.__file__)
   finder = (
@@ -382,7 +384,7 @@ def test_an_early_end_leaves_no_process_that_waits():
     sandbox.close()
     ours.close()
     theirs.close()
-    # Before a judge takes a uid of its own, only its session tells of it.
+    # Before a judge has its own uid, it can be found only by its session.
     assert nothing_waits(sandbox), delay
     assert nothing_left(sandbox), (delay, left_behind(sandbox))
 
@@ -411,7 +413,7 @@ def test_the_environment_is_scrubbed(sandbox, monkeypatch):
   show = 'raise ValueError(f())\nassert f'
   found = code.run_tests(program, [show], sandbox=sandbox).detail
   assert 'LANG' in found and 'A_TOKEN' not in found
-  assert repr(os.getcwd()) not in found  # below it may lie the environment
+  assert repr(os.getcwd()) not in found  # it may contain the environment
 
 
 def test_the_order_of_a_set_is_the_same_everywhere(full):

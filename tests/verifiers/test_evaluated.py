@@ -221,7 +221,7 @@ DRESSES = [
 
 
 @pytest.mark.parametrize(('formula', 'gold', 'question'), DRESSED)
-def test_a_formula_of_the_question_in_any_dress_scores_zero(
+def test_a_formula_of_the_question_with_text_around_it_scores_zero(
   formula, gold, question
 ):
   example = {'answer': gold, 'prompt': question.replace('@', formula)}

@@ -57,8 +57,8 @@ def test_tags_by_argument():
 TAGS = ('<think>', '</think>', '<answer>', '</answer>')
 
 
-def test_one_order_in_all_has_the_form():
-  """Only one of all sequences of up to six tags with text between them."""
+def test_exactly_one_sequence_of_tags_has_the_form():
+  """Tries all sequences of up to six tags with text between them."""
   for n in range(7):
     for sequence in itertools.product(TAGS, repeat=n):
       completion = 'x'.join(sequence).replace('</think>x', '</think>')

@@ -98,8 +98,8 @@ def test_adding_something_makes_another_answer(expression, more):
 @FEW
 @given(EXPRESSIONS, EXPRESSIONS)
 def test_sums_commute(a, b):
-  # Where neither has a value (a division by zero) only the same text is equal,
-  # and so where none can be had: sines of sines of complex numbers overflow.
+  # If neither sum has a value (a division by zero), only equal texts are equal.
+  # This includes values that overflow: sines of sines of complex numbers.
   found = answers.same(f'{a}+{b}', f'{b}+{a}')
   assume(found.parsed)
   for one in (a, b):

@@ -144,12 +144,12 @@ def test_a_slow_server_is_a_timeout(server, question):
   [verdict] = http(server, timeout_s=0.2, retries=1)([case(question)])
   assert verdict.status == 'timeout' and not verdict.valid
   assert server.count(question) == 2
-  assert time.monotonic() - begun < 50  # the server itself holds on for 100
+  assert time.monotonic() - begun < 50  # the server waits for 100 s
 
 
 def test_retry_after_is_waited_for(server):
   date = email.utils.formatdate(time.time() + 2, usegmt=True)
-  # A date has whole seconds: at least one of the two is left.
+  # A date has whole seconds, so at least one of two seconds is left.
   waits = {'busy 0.4': 0.4, 'busy -3': 0.0, 'busy soon': 0.0}
   verdicts = http(server)([case(q) for q in waits])
   assert [v.score for v in verdicts] == [1.0, 1.0, 1.0]
@@ -198,7 +198,7 @@ def test_no_server_at_all():
   assert verdict.status == 'error' and 'Refused' in verdict.detail
 
 
-def test_the_cap_on_requests_holds_over_threads(server):
+def test_the_limit_of_requests_holds_for_all_threads(server):
   ask = http(server, concurrency=3)
   batches = [[case(f'wait 0.0{i}{j}') for j in range(1, 7)] for i in (3, 4)]
   with concurrent.futures.ThreadPoolExecutor(2) as threads:
@@ -472,7 +472,7 @@ ITEMS = [
   [
     (1.0, 1.0, 1.0, 0.0, 1.0),
     (1.0, 0.0, 1.0, 0.0, 4 / 5),
-    (0.4, 1.0, 1.0, 0.0, (3 * 0.4 + 1) / 5),  # style is behind a shut gate
+    (0.4, 1.0, 1.0, 0.0, (3 * 0.4 + 1) / 5),  # the gate of style is not met
     (0.5, 1.0, 1.0, 0.0, (3 * 0.5 + 1 + 1) / 5),
     (1.0, 1.0, 0.8, 0.0, 0.0),  # required
     (1.0, 1.0, 1.0, 1.0, 3 / 5),

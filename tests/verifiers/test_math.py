@@ -27,7 +27,8 @@ def test_every_pair():
 
 
 def test_equality_is_symmetric():
-  # A gold a is a variable, a gold A may be a choice; so it is with ADB and ABD.
+  # The gold answer `a` is a variable, and `A` may be a choice. ADB and ABD are
+  # similar.
   letters = re.compile('[a-z]|[A-Z]{2,6}')
   swapped = [(gold, text, same) for text, gold, same in PAIRS]
   assert (

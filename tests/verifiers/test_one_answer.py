@@ -225,7 +225,7 @@ def test_a_remark_with_words_of_corrections_is_not_a_second_value(text):
   assert math.verify(text, '12')
 
 
-def test_a_rounding_behind_the_answer_is_the_same_answer():
+def test_a_rounding_after_the_answer_is_the_same_answer():
   for link in (', i.e. {}', ' ≈ {}', ' $\\approx {}$', ', that is, {}'):
     assert math.verify('\\boxed{\\sqrt2}' + link.format(1.41), '\\sqrt2')
 

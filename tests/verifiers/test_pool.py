@@ -126,7 +126,7 @@ def test_a_case_that_ends_the_nursery_is_charged_and_the_pool_lives(
 
 
 def test_a_nursery_that_dies_under_every_case_does_not_end_the_pool(attacked):
-  """Without a reply in between, like a nursery that cannot start."""
+  """No case has a reply, as if the nursery could not start."""
   verdicts = attacked.map([('kill parent', {})] * 5)
   assert [v.status for v in verdicts] == ['error'] * 5
   assert attacked.map([GOOD])[0].score == 1.0
@@ -194,7 +194,7 @@ def test_many_bad_cases_among_good_ones(behave):
 
 
 def test_processes_of_a_case_end_with_it(behave):
-  seconds = f'{os.getpid()}.5'  # to be told from the sleep of another run
+  seconds = f'{os.getpid()}.5'  # differs from the sleep of another run
   case = ('spawn', {'seconds': seconds})
   assert behave.map([case])[0].status == 'timeout'
   ps = subprocess.run(

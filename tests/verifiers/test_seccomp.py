@@ -1,8 +1,8 @@
 """The filter on both architectures, by an interpreter of its instructions.
 
 seccomp(2): the data is nr (u32), arch (u32), instruction pointer (u64), six
-arguments (u64). Only the running machine's filter can be tried for real:
-test_code_hostile.py does.
+arguments (u64). The kernel can only run the filter of this machine's
+architecture: test_code_hostile.py uses it.
 """
 
 import errno
@@ -17,7 +17,7 @@ PID = 4321
 ALLOWED, KILLED = 0x7FFF0000, 0x80000000
 REFUSED, UNKNOWN = 0x50000 + errno.EPERM, 0x50000 + errno.ENOSYS
 ARCH = {'x86_64': 0xC000003E, 'aarch64': 0xC00000B7}
-# Some numbers written down again, from the kernel's tables.
+# Some numbers from the kernel's tables, independent of the package.
 NUMBERS = {
   'x86_64': dict(read=0, write=1, mmap=9, exit=60, futex=202, openat=257),
   'aarch64': dict(read=63, write=64, mmap=222, exit=93, futex=98, openat=56),

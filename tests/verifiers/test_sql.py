@@ -155,7 +155,7 @@ def test_a_file_is_read_and_not_changed(file):
 
 
 def test_each_guard_works_alone(file):
-  """The file is read-only also without the authorizer and query_only."""
+  """The file is read-only, also without the authorizer and query_only."""
   connection = sql.connect({'db': str(file)})
   connection.set_authorizer(None)
   heap = connection.execute('pragma hard_heap_limit').fetchone()[0]
@@ -248,7 +248,7 @@ HOSTILE = [
   "select count(*) from number a, number b where hex(a.n) like '%3%3%3%3%3%3%'",
   'select sum(a.n) over (order by b.n) from number a, number b, number c',
   'select 1 from ' + ', '.join(f'number n{i}' for i in range(40)),
-  # Few but long instructions, within which SQLite checks no limit.
+  # Few but long instructions: SQLite checks no limit during an instruction.
   ONE_ROW.format(calls=' + '.join(60 * ['instr(s, t)'])),
   ONE_ROW.format(calls=' + '.join(60 * ['length(trim(s, t))'])),
   ONE_ROW.format(calls=' + '.join(60 * ['length(replace(s, t, 1))'])),

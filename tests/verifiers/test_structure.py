@@ -407,7 +407,7 @@ def test_validation_has_a_budget():
   start = time.process_time()
   verdict = structure.matches_schema('[' * 60 + ']' * 60, {'schema': schema})
   assert verdict.score == 0.0 and 'more than' in verdict.detail
-  # A message quotes all of the value, each time that it breaks a rule.
+  # Without a limit, a message would quote the whole value for each broken rule.
   text = '[' * 60 + '"' + 'x' * 199_000 + '"' + ']' * 60
   verdict = structure.matches_schema(text, {'schema': schema})
   assert verdict.score == 0.0 and 'more than' in verdict.detail

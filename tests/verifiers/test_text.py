@@ -98,7 +98,7 @@ def test_the_quadratic_programs_are_right(a, b):
   assert text.distance(a, b) == slow_distance(a, b)
 
 
-def test_and_right_on_longer_texts():
+def test_the_quadratic_programs_are_right_on_longer_texts():
   generator = random.Random(0)
   for n in (63, 64, 65, 200):
     a, b = (''.join(generator.choices('abcd', k=n)) for _ in range(2))
