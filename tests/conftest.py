@@ -58,8 +58,8 @@ def pytest_unconfigure(config):
     shutil.rmtree(os.environ['JAX_COMPILATION_CACHE_DIR'], ignore_errors=True)
 
 
-# Files of a minute or more of CPU time run first: the last file is then short,
-# and no worker waits long for the other.
+# Files of a minute or more of CPU time run first. The last file is then short,
+# so no worker waits long for the other.
 LONGEST = (
   'run/test_hosts.py',
   'run/test_resume.py',
@@ -92,7 +92,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope='module', autouse=True)
 def mesh_devices(request):
-  """Makes -1 in a mesh mean 1 in files marked `one_device`.
+  """Replaces -1 in a mesh by 1 in files that are marked `one_device`.
 
   Partitioning a run over eight devices takes a fifth more CPU time than
   compiling it for one.

@@ -28,8 +28,8 @@ import notebooks  # noqa: E402
 
 PATHS = sorted((ROOT / 'colabs').glob('*.ipynb'))
 NAMES = [path.stem for path in PATHS]
-# A cell that is put before those of a notebook: what takes time is cut, and
-# nothing else is changed.
+# A cell that runs before the cells of a notebook. It reduces the sizes and
+# steps that take time, and changes nothing else.
 SHORT = """
 from jaxrl_reason.planning import planner as plan
 from jaxrl_reason.checkpoints import wheels
@@ -61,7 +61,7 @@ def evaluate(o, *args):
 
 train.run, plan.run, session.run = run, plan_run, evaluate
 """
-# What a notebook shows its readers, as a cell after its own.
+# The claims of a notebook, as a cell after its own cells.
 SHOWN = {
   '1': """
     before, after = last_answers('sft'), last_answers('rl')
@@ -227,7 +227,7 @@ def test_no_address_is_a_placeholder():
 
 
 def test_outputs_are_those_of_the_code():
-  """Other code has no outputs; bars are short, and pictures have few bytes."""
+  """Changed code has no outputs, and bars and pictures are small."""
   for path in PATHS:
     notebook = nbformat.read(path, as_version=4)
     if notebooks.CODE in notebook.metadata:

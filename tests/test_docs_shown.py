@@ -22,7 +22,7 @@ COMMAND = re.compile(
   r'(?: |\.)(\w+)(.*)',
   re.S,
 )
-# The room of the package that is called as the folder is.
+# The room of the package that has the same name as the folder.
 ROOM = re.compile(r'tools/(?!run\b|test\b|docs\b|launch/|benchmarks/)')
 # A placeholder for a name of the reader.
 STAND_INS = (
@@ -168,8 +168,8 @@ PROGRAM = """
 program, tests = 'def f(x): return x + 1', ['assert f(1) == 2']
 test_source = 'def check(f): assert f(1) == 2'
 """
-# What blocks take for granted, as code before them; the others need a model, a
-# server, or are cut with `...`: of them only names and keywords are checked.
+# Code that runs before a block. Other blocks need a model or a server, or are
+# shortened with `...`: only their names and keywords are checked.
 GIVEN = {
   ('README', 0): ROWS,
   ('algorithms', 0): 'import dataclasses\nimport jax.numpy as jnp\n'

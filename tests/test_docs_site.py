@@ -166,7 +166,7 @@ def test_it_works_in_a_browser(served):
     'q.dispatchEvent(new Event("keyup")); q.dispatchEvent(new Event("input"));'
   )
   page.until('document.querySelectorAll(".md-search-result__item").length > 0')
-  # Badges come from Colab: nothing else is asked of the network.
+  # Badges come from Colab. The page requests nothing else from the network.
   wrong = [e for e in page.errors if 'colab.research' not in json.dumps(e)]
   assert not wrong, wrong
   home = (served, 'blob:', 'data:', 'https://colab.research.google.com/assets')

@@ -11,7 +11,8 @@ from paths import ROOT
 
 OURS = 'jaxrl_reason'
 PACKAGE = ROOT / OURS
-# A room imports from lower floors only, never from its own: no circle can hide.
+# A room imports only from lower floors, and never from its own floor, so there
+# are no import cycles.
 FLOORS = (
   'names',
   'base command hosts logits losses ranges trees verifiers',
@@ -90,7 +91,7 @@ def test_files_are_short():
 
 
 def test_file_names_of_rooms_differ():
-  """Except a device kernel or environment and its twin in Python."""
+  """A device kernel or environment and its twin in Python may share a name."""
   names = [p.name for p in PACKAGE.rglob('*.py') if p.stem != '__init__']
   twice = {name for name in names if names.count(name) > 1}
   assert twice <= {'calculator.py', 'countdown.py', 'numbers.py'}

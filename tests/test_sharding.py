@@ -74,7 +74,7 @@ def test_update_on_eight_devices_equals_one(expected, shape):
 
 @pytest.mark.parametrize('shape', MESHES)
 def test_fused_step_on_eight_devices_equals_one(shape):
-  """With generation: samples, rewards and the next state are equal."""
+  """The step generates. Samples, rewards and the next state are equal."""
   learner = L.learner(SETTINGS)
 
   def step(state, prompts):
@@ -128,7 +128,7 @@ def test_chunks_of_logits_share_one_gathered_head():
 
 
 def test_micro_batches_keep_their_rows_on_every_device():
-  """A reshape would put the row sharding on the scanned axis."""
+  """With a reshape, the scanned axis would have the sharding of the rows."""
   from jaxrl_reason import batch as batch_lib
 
   mesh = sharding.make_mesh((8, 1, 1))

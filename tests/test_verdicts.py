@@ -71,7 +71,7 @@ def test_margins_may_be_shares_of_a_gain():
     ([0.1] * 3, verdicts.HOLDS),  # without variance
     ([-0.1] * 3, verdicts.NOT),
     ([0.0] * 3, verdicts.UNKNOWN),
-    ([0.1], verdicts.UNKNOWN),  # one seed tells nothing
+    ([0.1], verdicts.UNKNOWN),  # one seed has no variance
     ([], verdicts.UNKNOWN),
   ],
 )

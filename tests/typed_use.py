@@ -1,4 +1,4 @@
-"""A user's code against the public interface, read by a type checker only.
+"""Code of a user of the public interface, which only a type checker reads.
 
 mypy checks this file (`.ci/run`): the assert_type lines state the types of the
 public interface, and every `type: ignore` marks a mistake that has to be found.

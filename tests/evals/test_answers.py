@@ -107,7 +107,7 @@ def test_remaining_samples_do_not_depend_on_the_interruption(whole):
 
 
 def test_log_probs_and_entropies_are_the_policys(whole):
-  """Compares with one pass over the row at temperature 1."""
+  """Compares with one forward pass over the row at temperature 1."""
   from jaxrl_reason.base import Rows
   from jaxrl_reason.models import logprobs
 

@@ -83,8 +83,8 @@ def products(found) -> collections.Counter:
 
 
 def inexact(found) -> list[str]:
-  """Returns the operations of layers whose result depends on an order, or that
-  `fixed_point` replaces.
+  """Returns the operations of layers whose result depends on the order of
+  terms, or that `fixed_point` replaces.
   """
   out = []
   for module, ops, op in found:
@@ -123,9 +123,9 @@ def added(*counts) -> collections.Counter:
 
 @pytest.mark.tpu_compile
 def test_sampler_and_trainer_have_the_same_products(tmp_path):
-  """On four chips, sharded by rows, weights and heads: products of int8 digits
-  with int32 sums, as many for each weight as two digits need, and no other
-  sums. Weights of attention have three digits.
+  """The programs are sharded over four chips by rows, weights and heads. They
+  have products of int8 digits with int32 sums, as many for each weight as two
+  digits need, and no other sums. Weights of attention have three digits.
   """
   found = programs(tmp_path)
   of_weights = {

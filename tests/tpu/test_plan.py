@@ -115,7 +115,7 @@ def test_two_slices_share_the_data_axis(tmp_path):
 
 @pytest.mark.slow
 def test_seeds_side_by_side_on_a_chip(tmp_path):
-  """As many operations per seed as one seed alone, and at most twice its
+  """A seed has as many operations as one seed alone, and at most twice its
   memory: little is padded to tiles, and nothing is copied.
   """
   facts = planned(tmp_path, 'arithmetic_tiny.py', 'v5e:1x1', '--seeds=1,8')
@@ -153,8 +153,8 @@ TURNS = dict(most=8, tokens=481, observation=31)
 
 @pytest.mark.slow
 def test_eight_turns_read_as_many_bytes_as_one(tmp_path):
-  """Bytes per sampled token, with observations. No cache is copied between
-  turns.
+  """Compares bytes per sampled token, with observations. No cache is copied
+  between turns.
   """
   turns = [f'--config.rl.turns.{k}={v}' for k, v in TURNS.items()]
 
@@ -191,7 +191,9 @@ def test_qwen3_1p7b_on_16_chips(tmp_path, only):
 
 @pytest.mark.slow
 def test_few_layers_give_the_figures_of_all(tmp_path):
-  """Every layer of the 8B compiled, against the line through few depths."""
+  """Compiles every layer of the 8B model, and compares with the line through a
+  few depths.
+  """
   flags = *EIGHT_B, '--only=generate,update'
   few = planned(tmp_path, GSM8K, 'v5p:4x4x4', *flags, '--by_depth')
   all_ = planned(tmp_path, GSM8K, 'v5p:4x4x4', *flags)
@@ -264,7 +266,7 @@ def test_a_plan_that_does_not_fit_is_reported(tmp_path):
     ok=False,
   )
   assert 'sft does not fit: needs' in said and 'Traceback' not in said
-  # The table and the data all the same.
+  # The table and the data are still written.
   assert '331,520 parameters' in said or 'no room' in said
   facts = json.loads((tmp_path / 'plan.json').read_text())
   assert not facts['fits'] and facts['phases'][0]['needs_gib'] > 15.75

@@ -77,9 +77,9 @@ print('copy', max(loop.total().copies, default=0))
   [(5000, 'model', True), (20000, 'int8', True), (64, 'model', False)],
 )
 def test_decoding_compiles_for_a_tpu(columns, cache, kernel):
-  """In a loop over three periods of two layers, sharded by rows and heads, with
-  lengths that no block divides. A layer's cache is not copied, and small shapes
-  are left to the compiler.
+  """Decoding loops over three periods of two layers, sharded by rows and heads,
+  with lengths that no block divides. A layer's cache is not copied. Small
+  shapes do not use the kernel.
   """
   out = printed(DECODE.format(columns=columns, cache=cache))
   assert f'kernel {kernel} 2' in out and f'called {kernel}' in out
@@ -96,8 +96,9 @@ def test_decoding_compiles_for_a_tpu(columns, cache, kernel):
   ],
 )
 def test_splash_compiles_for_a_tpu(mesh, width, cap, windows):
-  """Forward and backward on a described v5e:2x2, sharded by rows and heads or
-  by heads and queries; no array of [T,T] scores is left in the program.
+  """Compiles forward and backward passes for a described v5e:2x2, sharded by
+  rows and heads or by heads and queries. The program has no array of [T,T]
+  scores.
   """
   out = printed(
     COMPILE.format(mesh=mesh, width=width, cap=cap, windows=windows)
