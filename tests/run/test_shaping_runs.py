@@ -123,8 +123,8 @@ def test_answers_are_counted_by_problem(both):
     assert len(step) == 32
     for record in step:
       found[record['problem']] += '#' in record['completion']
-  # Answers may be empty after the marker, or have equal hashes. So the count may
-  # be less than the number of answers with a marker.
+  # Answers may be empty after the marker, or have equal hashes. So the count
+  # may be less than the number of answers with a marker.
   assert 0 < given.sum() <= found.sum()
   assert np.all(given.sum(1) <= found)
 
