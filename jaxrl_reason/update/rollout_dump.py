@@ -27,11 +27,14 @@ class RolloutDump(Part):
     every: steps of the run between two dumps.
     problems: problems per dump, spread evenly over the batch, with all samples.
     samples: G.
+    own_prompts: whether the prompts of rows are not those of the data, so
+      that they are returned too.
   """
 
   every: int
   problems: int
   samples: int
+  own_prompts: bool = False
   name: str = 'rollouts'
 
   def before(self, memory: None, step: Step) -> tuple[None, Step, Metrics]:
@@ -42,7 +45,8 @@ class RolloutDump(Part):
     rows = (chosen[:, None] * self.samples + np.arange(self.samples)).ravel()
 
     def arrays():
-      return {k: x[rows] for k, x in _arrays(step).items()}
+      found = _arrays(step) | (_prompts(step) if self.own_prompts else {})
+      return {k: x[rows] for k, x in found.items()}
 
     def zeros():
       return jax.tree.map(jnp.zeros_like, jax.eval_shape(arrays))
@@ -51,6 +55,13 @@ class RolloutDump(Part):
     found = jax.lax.cond(due, arrays, zeros)
     # Replicated, because process 0 writes them.
     return memory, step, {'rollouts': jax.tree.map(sharding.everywhere, found)}
+
+
+def _prompts(step: Step) -> dict[str, jax.Array]:
+  """Returns the prompts of all rows i32 [N,P], -1 at padding."""
+  start, sampled = step.learner.start, step.sampled
+  there = sampled.valid[:, :start]
+  return {'prompt': jnp.where(there, sampled.tokens[:, :start], -1)}
 
 
 def _arrays(step: Step) -> dict[str, jax.Array]:

@@ -48,6 +48,11 @@ def warm(tmp_path_factory):
   return folder / 'run'
 
 
+def rollouts(workdir):
+  files = sorted((workdir / 'rollouts').glob('*.jsonl'))
+  return [json.loads(x) for f in files for x in f.read_text().splitlines()]
+
+
 def lines(workdir):
   text = (workdir / 'metrics.jsonl').read_text()
   rows = [json.loads(x) for x in text.splitlines()]
@@ -62,7 +67,22 @@ def lines(workdir):
 def whole(warm, tmp_path_factory):
   workdir = tmp_path_factory.mktemp('whole')
   train.run(recipe(init_from=str(warm)), workdir)
+  check_rollouts(rollouts(workdir))
   return lines(workdir)
+
+
+def check_rollouts(rows):
+  """Checks that answers stand beside the proposal that they answer."""
+  answers = [x for x in rows if not x['prompt'].endswith('?')]
+  assert 0 < len(answers) < len(rows)
+  for x in answers:
+    a, b = x['prompt'].rstrip('=').split('+')
+    right = x['completion'].rpartition('#')[2] == str(int(a) + int(b))
+    assert x['reward'] == right, x
+  asked = {x['prompt'] for x in answers}
+  written = {x['completion'] for x in rows if x['prompt'].endswith('?')}
+  assert len(asked & written) > 1
+  assert not any('host' in x['verdict']['parts'] for x in rows)
 
 
 def test_both_roles_are_trained(whole):

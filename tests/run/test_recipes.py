@@ -57,10 +57,17 @@ def test_a_recipe_runs_its_smoke_version(path, argument, tmp_path, compiled):
   if c.model_dir:  # random text is never right: without a coin, no gradient
     c.rl.rewards.coin = dict(reward='random', weight=1.0)
     c.rl.optimizer.lr = 1e-2
-  if c.rl.teacher.weights:  # another run of the recipe
-    own = load_recipe(path).get_config('teacher,smoke')
-    own.compile_cache, c.rl.teacher.weights = '', str(tmp_path / 'teacher')
-    train.run(own, tmp_path / 'teacher')
+  if c.init_from or c.rl.teacher.weights:  # another run of the recipe
+    variant, key = 'teacher', 'rl.teacher.weights'
+    if c.init_from:
+      variant, key = 'warm', 'init_from'
+    own, folder = (
+      load_recipe(path).get_config(f'{variant},smoke'),
+      tmp_path / variant,
+    )
+    own.compile_cache = ''
+    train.run(own, folder)
+    c.update_from_flattened_dict({key: str(folder)})
     compiled.clear()
   state = train.run(c, tmp_path)
   steps = {k: n for k, n in compiled.items() if '_steps' in k or 'rl_' in k}

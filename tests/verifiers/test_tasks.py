@@ -1,6 +1,7 @@
 """Properties of every task: splits, determinism, totality."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -183,3 +184,20 @@ def test_data_workers_need_no_jax():
     'import sys, jaxrl_reason.verifiers.tasks; assert "jax" not in sys.modules'
   )
   subprocess.run([sys.executable, '-c', code], check=True)
+
+
+def test_a_request_has_another_problem_as_its_solution():
+  knobs = dict(ops='+-*', modulus=10, min_ops=2, max_ops=2, asked=0.5)
+  found = [
+    tasks.example('proposed', 0, i, split='train', knobs=knobs)
+    for i in range(60)
+  ]
+  asked = [x for x in found if x['prompt'].endswith('?')]
+  assert 15 < len(asked) < 45
+  chain = re.compile(r'\d[-+*]\d[-+*]\d%10=')
+  for x in asked:
+    assert chain.fullmatch(x['prompt'][:-1]) and chain.fullmatch(x['solution'])
+  assert sum(x['solution'] != x['prompt'][:-1] for x in asked) > 10
+  for x in found:
+    if x not in asked:
+      assert tasks.check(x['solution'], x) == 1

@@ -157,7 +157,9 @@ class RolloutFiles:
       for i in range(len(shown['prompt_id']))
     ]
     cases = [self._case(row) for row in rows]
-    second = self._grade(cases) if self._grade and not verdicts else []
+    of_data = 'prompt' not in shown
+    graded = self._grade and of_data and not verdicts
+    second = self._grade(cases) if graded else []
     out = []
     for i, (row, (text, example)) in enumerate(zip(rows, cases)):
       own = row['sampled']
@@ -180,9 +182,15 @@ class RolloutFiles:
     return out
 
   def _case(self, row: dict) -> tuple[str, dict]:
-    """Returns the completion of a row, and its problem."""
+    """Returns the completion of a row, and its problem. If a row has its own
+    prompt, the answer of the data is not its answer.
+    """
     ids = row['tokens'][row['sampled']].tolist()
-    return self._tokenizer.decode(ids), self._examples[int(row['prompt_id'])]
+    example = self._examples[int(row['prompt_id'])]
+    if 'prompt' in row:
+      own = row['prompt'][row['prompt'] >= 0].tolist()
+      example = example | {'prompt': self._tokenizer.decode(own), 'answer': ''}
+    return self._tokenizer.decode(ids), example
 
   def _verdict(self, row: dict, second: Verdict | None = None) -> Verdict:
     """Builds the verdict of a row from the reward's arrays.

@@ -150,7 +150,9 @@ def _own(parts: Mapping) -> list[Part]:
 
 def _rollout_dump(kept: Rollouts, c: RL) -> RolloutDump | None:
   problems = min(kept.problems, c.prompts)
-  return RolloutDump(kept.every, problems, c.samples) if kept.every else None
+  if not kept.every:
+    return None
+  return RolloutDump(kept.every, problems, c.samples, bool(c.propose))
 
 
 def _keeps_progress(c: RL) -> bool:
