@@ -250,7 +250,9 @@ def test_hosts_send_files_to_each_other(served, tmp_path):
     (None, '/etc/passwd', 'is not the name'),
   ],
 )
-def test_strangers_and_other_files_are_refused(served, secret, name, words):
+def test_requests_with_another_secret_or_file_are_refused(
+  served, secret, name, words
+):
   if secret is not None:
     served._secret = secret
   with pytest.raises(OSError, match=words):

@@ -52,7 +52,7 @@ def test_every_epoch_is_another_order_of_all():
   assert first.tolist() != second.tolist()
 
 
-def test_the_state_of_one_process_serves_another_number():
+def test_a_state_is_restored_on_another_number_of_processes():
   data = make(10)
   take(data, 3)
   state, want = data.get_state(), take(data, 4)

@@ -151,7 +151,7 @@ def test_tests_are_read_as_text_alone(tmp_path):
   assert verdict.status == 'error' and 'pathlib' in verdict.detail
 
 
-def test_options_come_in_an_order_of_their_own(tmp_path):
+def test_options_are_shuffled_for_each_question(tmp_path):
   """The correct option is not always (A), and the order is deterministic."""
   rows = [ROWS['gpqa'][0] | {'Question': f'Which of {i}?'} for i in range(40)]
   first, second = (of_rows('gpqa', tmp_path, rows) for _ in range(2))

@@ -121,7 +121,7 @@ def test_rejection_by_sums_means_and_maxima(by, level):
   assert losses.needs(s) == {'old_logp', 'sampler_logp'}
 
 
-def test_rejection_levels_that_cannot_be():
+def test_impossible_rejection_levels_are_refused():
   with pytest.raises(ValueError, match="reject_by='k2'"):
     losses.resolve(
       {

@@ -441,7 +441,7 @@ def test_seeds_are_one_line_with_a_band(tmp_path):
   assert state.differing(runs)[-1][0] == 'rl.kl'
 
 
-def test_signs():
+def test_signs_of_bad_answers_are_found():
   assert signs.repeats('so it is 3 and ' * 30)
   assert not signs.repeats('1 2 # 3')
   assert signs.answers_early(r'\boxed{3} because one and two are three')

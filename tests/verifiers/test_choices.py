@@ -147,7 +147,7 @@ def test_an_option_with_a_letter_in_its_text():
     assert choices.reward(completion, example).score == 1.0
 
 
-def test_a_letter_is_a_letter_before_it_is_a_text():
+def test_a_letter_has_priority_over_an_equal_text():
   example = {'choices': ['C', 'x', 'A'], 'answer': 'A'}
   assert choices.reward('A', example).score == 1.0
   assert choices.reward('C', example).extracted == 'C'
@@ -209,7 +209,7 @@ def test_total_and_one_letter_at_most(completion):
 
 @FEW
 @given(st.sampled_from('ABCD'), st.sampled_from('ABCD'), st.text(max_size=20))
-def test_the_box_decides(boxed, other, text):
+def test_a_boxed_letter_has_priority(boxed, other, text):
   text = text.replace('\\', '').replace('<', '')
   completion = f'{text} maybe ({other}) {text} \\boxed{{{boxed}}}'
   assert choices.reward(completion, CITIES).extracted == boxed

@@ -49,7 +49,7 @@ def test_short_texts(text, code):
   assert language.detect(text) == code
 
 
-def test_the_larger_part_decides():
+def test_the_language_of_the_larger_part_is_detected():
   both = SAMPLES['de'] + ' ' + SAMPLES['th'] * 3
   assert language.detect(both) == 'th'
   assert language.detect(SAMPLES['de'] * 3 + ' ' + SAMPLES['th']) == 'de'

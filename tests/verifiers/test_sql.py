@@ -336,6 +336,6 @@ def test_is_ordered(query, ordered):
     ).map(' '.join),
   )
 )
-def test_total(query):
+def test_every_query_has_a_score(query):
   assert 0.0 <= score(query) <= 1.0
   assert score(f'```sql\n{query}\n```') in (0.0, 1.0)

@@ -259,7 +259,7 @@ PIECES = st.sampled_from(
 
 @FEW
 @given(st.one_of(st.text(max_size=40), st.lists(PIECES).map(''.join)))
-def test_total(completion):
+def test_every_completion_has_a_score(completion):
   for knobs in ({}, {'score': 'partial'}):
     value = score(completion, [ROME], TOOLS, part='all', **knobs)
     assert 0.0 <= value < 1.0
