@@ -121,8 +121,8 @@ def few_programs():
 
 @pytest.fixture(scope='session', autouse=True)
 def no_curves():
-  """Leaves out curves.png of runs in this process: a second of CPU time each.
-  Runs in processes of their own draw it (test_resume.py).
+  """Disables curves.png for runs in this process, because it takes a second of
+  CPU time. Runs in processes of their own draw it (test_resume.py).
   """
   undrawn = types.SimpleNamespace(save=lambda workdir: 'not drawn')
   with pytest.MonkeyPatch.context() as patch:

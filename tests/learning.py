@@ -94,7 +94,7 @@ def fused(learner, state, prompts, source=SOURCE, sampling=NEUTRAL):
   )
 
 
-# One program: operation by operation it is two hundred.
+# Compiled as one program. Without jit there would be two hundred programs.
 _complete = jax.jit(fused_lib.complete, static_argnums=0)
 
 

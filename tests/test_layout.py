@@ -66,7 +66,7 @@ def test_rooms_that_stand_alone(room):
 
 
 def test_verifiers_import_no_jax():
-  """In a process that has imported every module of the room."""
+  """Imports every module of the room in a new process."""
   code = (
     'import importlib, pkgutil, sys; import jaxrl_reason.verifiers as room\n'
     'for m in pkgutil.walk_packages(room.__path__, room.__name__ + "."):\n'

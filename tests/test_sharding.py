@@ -186,7 +186,7 @@ def test_a_context_axis_splits_queries_and_decoded_rows():
   n, t = L.B * L.G, L.P + L.C
   assert f'f32[{n // 2},4,{t // 4},{t}]' in text
   assert not re.search(rf'f32\[{n // 2},4,{t},{t}\]', text)
-  # Of the activations only keys and values are gathered along T.
+  # The only activations that are gathered along T are keys and values.
   whole = rf'f32\[{n // 2},{t},16\]\S* all-gather'
   assert 'all-gather' in text and not re.search(whole, text)
   # Keys of completions [rows, kv heads, columns, width of a head].

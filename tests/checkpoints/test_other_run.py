@@ -25,7 +25,7 @@ SHAPES = {'embed': (8, 4), 'layers/w': (4, 8), 'scale': ()}
 
 
 def params_on(mesh) -> dict:
-  """Parameters that differ in every element, sharded over all devices."""
+  """Returns parameters that differ in every element, on all devices."""
   specs = {'embed': P('fsdp'), 'layers/w': P(None, 'fsdp'), 'scale': P()}
   out = {}
   for i, (path, shape) in enumerate(SHAPES.items()):

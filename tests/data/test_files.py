@@ -52,7 +52,7 @@ def test_rows_become_examples_with_all_fields(tmp_path):
   assert prompts(found['test']) == ['Other?']
 
 
-# As the published sets are exported.
+# Rows in the form in which the published sets are exported.
 EXPORTS = {
   'dapo_math_17k': {
     'prompt': [{'content': 'What is $3 + 4$?', 'role': 'user'}],
@@ -233,7 +233,7 @@ def test_a_data_section_names_it(tmp_path):
 @pytest.mark.skipif(not GSM8K.exists(), reason=f'{GSM8K} is absent')
 def test_the_published_gsm8k(tmp_path):
   found = files.load(GSM8K)
-  # Its train file repeats no question of its test file.
+  # The train file of GSM8K repeats no question of the test file.
   assert {k: len(v) for k, v in found.items()} == {'train': 7473, 'test': 1319}
   one = files.load(GSM8K / 'train.jsonl', heldout=0.1)
   assert 600 < len(one['test']) < 900

@@ -145,7 +145,7 @@ def test_a_download_is_checked_and_cached(folder, tmp_path, monkeypatch):
     write(folder, ROWS[:4])  # does not match the checksums
     with pytest.raises(tfds.download.download_manager.NonMatchingChecksumError):
       gsm8k.load(None, tmp_path / 'other')
-  # Without the server: from the cache.
+  # Without the server, the data is read from the cache.
   assert gsm8k.load(None, tmp_path / 'cache')['train'][5] == first['train'][5]
 
 

@@ -26,7 +26,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer(n, correct):
 
 
 def test_pass_at_k_is_unbiased():
-  """Over all outcomes of n draws with probability p, it is 1 - (1 - p)^k."""
+  """Its mean over all outcomes of n draws is 1 - (1 - p)^k."""
   n, p = 6, 0.3
   for k in range(1, n + 1):
     found = sum(
@@ -52,7 +52,7 @@ def test_best_of_k_is_the_mean_over_subsets():
 
 
 def test_majority_at_k_is_unbiased():
-  """Over all orders of the samples, it is the mean over ordered subsets."""
+  """Its mean over all orders of samples is the mean over ordered subsets."""
   answers = ['7', '3', None, '3', '9']
   right = [1.0, 0.0, 0.0, 0.0, 1.0]
   orders = list(itertools.permutations(range(5)))

@@ -62,7 +62,7 @@ def test_pkpo_is_the_average_over_subsets(baseline):
 
 
 def gradient_of_max_at_k(p, g, k):
-  """d/dp of E[max of k draws], p the weights of a categorical."""
+  """Computes d/dp of E[max of k draws] from a categorical with weights p."""
   grad = np.zeros(len(p))
   for draw in itertools.product(range(len(p)), repeat=k):
     best, prob = max(g[j] for j in draw), np.prod([p[j] for j in draw])
@@ -73,7 +73,7 @@ def gradient_of_max_at_k(p, g, k):
 
 @pytest.mark.parametrize('baseline', ['none', 'loo', 'loo_minus_one'])
 def test_pkpo_is_unbiased(baseline):
-  """Over all samples of 4 from 3 answers: E sum A_i grad log p(x_i).
+  """Computes E sum A_i grad log p(x_i) over all samples of 4 from 3 answers.
 
   The gradient by p of log p(x) is onehot(x) / p; baselines shift all of it by
   a multiple of the ones vector times E[onehot / p] = 1, which vanishes along

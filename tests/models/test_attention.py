@@ -144,7 +144,7 @@ def test_kernels_with_sinks_and_narrow_values(kind):
 
 @pytest.mark.parametrize('kind', ['einsum', 'splash', 'blocked', 'xla'])
 def test_queries_may_be_the_last_of_their_rows(kind):
-  """Their results equal those among all queries."""
+  """Their results equal those of a computation with all queries."""
   c, (q, k, v, g), start = config(attention=kind), inputs(), 61
   rows = attention.describe(jnp.asarray(LEFT))
 

@@ -75,7 +75,7 @@ def plain_kernel(q, keys, values, seen):
 @pytest.mark.parametrize('by_row', [False, True])
 @pytest.mark.parametrize('group, cut', [(4, 0), (3, 1)])
 def test_the_calls_of_cudnn_are_the_einsum(group, cut, by_row):
-  """Also with odd numbers of heads in a group, and of columns."""
+  """This includes odd numbers of heads in a group, and of columns."""
   q = normal(0, S, K * group, H)
   prompt, own = entry(1, B, P - cut), entry(5, S, R - cut)
   seen, seen_own = masks(by_row, 131)

@@ -41,7 +41,7 @@ def heads(t: int, strong: float = 1.0, seed: int = 0) -> delta.Heads:
   rates = jax.random.uniform(keys[1], by_head, minval=-1.0, maxval=1.0)
   return delta.Heads(
     mixed=jax.random.normal(keys[0], (N, t, C.delta_heads, WIDTH)),
-    # Of some tokens nearly nothing is left, of others nearly all.
+    # The decay of some tokens is almost complete, and of others almost none.
     decay=-strong * jnp.exp(4 * rates),
     share=jax.random.uniform(keys[2], by_head),
   )

@@ -29,7 +29,7 @@ DELTA = dict(
 CONVOLUTION = dict(
   delta_heads=2, delta_groups=1, delta_value_dim=5, delta_taps=4
 )
-# Two periods of three layers, and one of another.
+# Two periods of three layers, and the first layer of a third one.
 SEVEN = DELTA | dict(layers=7, delta_layers=(0, 1, 3, 4, 6))
 
 
@@ -147,7 +147,7 @@ def remat_grads():
 
 @pytest.mark.parametrize('policy', ['dots', 'full'])
 def test_recomputed_states_equal_the_first_ones(remat_grads, policy):
-  """Also the states of the delta rule and the chosen experts."""
+  """This includes the states of the delta rule and the chosen experts."""
   (want, grads, kept), (got, again, fewer) = (
     remat_grads[p] for p in ('none', policy)
   )

@@ -16,7 +16,7 @@ PUBLISHED = {
   'qwen2.5-14b': 14_770_033_664,
   'qwen2.5-32b': 32_763_876_352,
   'qwen2.5-72b': 72_706_203_648,
-  # Of the three tied ones the files also hold the head.
+  # The published files of tied models also contain the head.
   'qwen3-0.6b': 751_632_384 - 151_936 * 1024,
   'qwen3-1.7b': 2_031_739_904 - 151_936 * 2048,
   'qwen3-4b': 4_022_468_096,

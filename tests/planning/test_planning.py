@@ -88,7 +88,7 @@ def test_loops_are_multiplied_out():
 
 
 def test_a_loop_with_a_dynamic_end_has_its_largest_count():
-  """Its condition has no number; loops inside are multiplied."""
+  """The condition of the loop has no constant. Inner loops are multiplied."""
   mesh = sharding.make_mesh((8, 1, 1))
 
   def once(x):
@@ -266,7 +266,7 @@ def test_roofline_adds_loops_and_names_the_bound():
   gather = costs.Collective('all-gather', ('fsdp',), 16, 16, ())
   assert machine.links(gather.size) == machine.chip.ici  # all of the torus
   ring = costs.Collective('all-gather', ('tensor',), 4, 16, ())
-  # One dimension of two.
+  # The exchange uses one of two dimensions of the torus.
   assert machine.links(ring.size) == machine.chip.ici / 2
 
 
@@ -352,8 +352,8 @@ def test_an_exchange_overlaps_the_operations_in_between(events, whole, waited):
 
 
 def test_events_are_the_program_in_its_order():
-  """Their work equals the program's, and an exchange is in one or more
-  events.
+  """The work of the events equals that of the program, and an exchange is in
+  one or more events.
   """
   mesh = sharding.make_mesh((1, 8, 1))
 

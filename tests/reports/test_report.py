@@ -311,7 +311,7 @@ def test_evaluations_are_compared(tmp_path):
   ]  # fmt: skip
   assert page.errors == []
   page.close()
-  # And beside one.
+  # The same file of answers is reported beside a run.
   text = write(path, workdir(tmp_path / 'run'))
   assert 'solved by any of 4' in text and 'finished at step' in text
 

@@ -322,7 +322,7 @@ def test_label_free_parts_in_the_fused_step():
 
   @jax.jit
   def run(state, p):
-    # Warmer than the policy, so that views of the sampler would differ.
+    # At a temperature other than 1, views of the sampler would differ.
     warm, asked = Sampling.make(temperature=1.5), source(SPEC, keep, learner)
     new, metrics = L.fused(learner, state, p, asked, warm)
     return new, metrics, seen['r']

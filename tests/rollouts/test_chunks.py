@@ -215,8 +215,8 @@ def compiled(n_chunks: int, tokens=64, carry=16):
 
 
 def test_memory_is_constant_and_work_linear():
-  """In generation: temporaries without the output tokens, and FLOPs of one
-  iteration, with 1, 4 and 16 chunks.
+  """Measures generation with 1, 4 and 16 chunks: temporaries without the output
+  tokens, and FLOPs of one iteration.
   """
   found = {n: compiled(n) for n in (1, 4, 16)}
   cache = 2 * 8 * 16 * 4 * B * G  # bytes of a column: keys and values

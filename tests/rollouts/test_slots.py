@@ -97,7 +97,8 @@ def test_a_row_reads_only_its_own_temperature(tiny, slots):
   jax.tree.map(np.testing.assert_array_equal, one, cool)
   for name in ('tokens', 'length', 'logp'):
     x, y, z = (np.asarray(getattr(o, name)) for o in (cool, both, hot))
-    # With few slots, a row's keys may be in other columns: sums may round.
+    # With few slots, the keys of a row may be in other columns, so sums may
+    # have other roundings.
     np.testing.assert_allclose(y[~warm], x[~warm], atol=1e-5)
     np.testing.assert_allclose(y[warm], z[warm], atol=1e-5)
     assert np.any(x[warm] != z[warm])

@@ -45,7 +45,8 @@ def test_a_run_from_a_folder_and_back(name, tmp_path):
     replay_routes=name != 'lfm2',
   )
   c.rl.optimizer.lr = 1e-2
-  # By chance: no random weights answer right, and equal rewards move nothing.
+  # Rewards are random, because a random model is never correct, and equal
+  # rewards have no gradient.
   c.rl.rewards.answer.reward = 'random'
   c.eval.update(every=1, problems=4, harder=False)
   c.checkpoint.every = c.log_every = 1

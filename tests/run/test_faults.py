@@ -25,7 +25,7 @@ FLAGS = [
   f'--config={ROOT}/tests/tiny_recipe.py',
   '--config.rl.steps=12',
   '--config.log_every=4',  # two dispatches: a signal may come between
-  '--config.rl.rewards.answer.reward=random',  # noise of the row: a gradient
+  '--config.rl.rewards.answer.reward=random',  # for a gradient
   '--config.eval.every=12',
   '--config.eval.harder=False',
 ]

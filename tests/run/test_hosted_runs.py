@@ -125,7 +125,7 @@ def rough():
 @pytest.mark.slow
 @pytest.mark.parametrize('made, after, n', [('calm', 12, 20), ('rough', 6, 6)])
 def test_a_killed_run_resumes_identically(made, after, n, env, tmp_path):
-  """By the command line: killed between two saves, and uninterrupted."""
+  """Runs the command twice: killed between two saves, and uninterrupted."""
   script = tmp_path / 'recipe.py'
   root = pathlib.Path(__file__).parents[1]
   script.write_text(

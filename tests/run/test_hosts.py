@@ -30,7 +30,7 @@ FUSED = {
   'stages': ('rl',),
   'rl.steps': 12,
   'rl.epochs': 1,
-  'rl.rewards.answer.reward': 'random',  # noise of the row: a gradient
+  'rl.rewards.answer.reward': 'random',  # for a gradient
   'eval.problems': 5,  # not divided by the processes: filled up
   'eval.harder': False,
 }

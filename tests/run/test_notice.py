@@ -27,7 +27,7 @@ def config_of(changes):
   config = tiny_recipe.get_config()
   config.stages = ('rl',)
   config.rl.steps = 12
-  config.rl.rewards.answer.reward = 'random'  # noise of the row: a gradient
+  config.rl.rewards.answer.reward = 'random'  # for a gradient
   config.eval.update(every=12, problems=4, harder=False)
   config.checkpoint.every = 12
   config.rl.prompts = 8  # over eight devices

@@ -464,7 +464,8 @@ def test_text_and_loss_of_network_of_a_model_on_the_hub(stand_in, tmp_path):
   assert words.startswith('hf:owner/another@v1: looked for config.json, ')
   assert 'model.safetensors.index.json' in words and 'tokenizer.model' in words
   assert f' in {where} and on the Hub: no network' in words
-  # A download that was cut short: the file that lacks, and where.
+  # After an interrupted download, the error names the missing file and its
+  # folder.
   cached = next((tmp_path / 'cache').glob('models--owner--tiny/snapshots/*'))
   (cached / hf.SINGLE).unlink()
   with pytest.raises(ValueError, match=f'{cached}.*{hf.SINGLE}'):

@@ -135,7 +135,8 @@ def test_hints_by_whole_runs(tmp_path, when):
   assert [r['train/control/step'] for r in seen] == [0, 1, 2]
   if when == 'failed':
     assert all(0 < r['train/hints/failed'] <= 1 for r in seen)
-    # Two views of a prompt, until at the third step nothing is given.
+    # Sampler and trainer have different prompts until the third step, which has
+    # no hint.
     off = [abs(r['train/ratio_max'] - 1) for r in seen]
     assert off[0] > 10 * off[2] and off[2] < 1e-4
     assert max(r['train/tokens'] for r in seen) > 8 * 4 * 10 / 2

@@ -118,7 +118,7 @@ def test_loss_and_gradient_are_those_of_the_formula(micro_batches, pairs):
   wrong = 1 / (1 + np.exp(chosen - rejected))
   head = -(wrong[:, None] * (h - g)).mean(0)
   np.testing.assert_allclose(grad['reward_head'], head, rtol=1e-4, atol=1e-6)
-  # Of the body: the change of the loss along a random direction.
+  # The gradient of the body: the change of the loss along a random direction.
   step = jax.tree.map(
     lambda x: 1e-2 * rng.normal(size=x.shape).astype(np.float32), body
   )
@@ -268,7 +268,8 @@ def test_an_rl_stage_reads_the_stage_before_it(rank, pairs, tmp_path):
   assert rank == 0 or all('lora' in path for path in paths if 'body' in path)
   cut = tmp_path / 'cut'
   shutil.copytree(tmp_path / 'whole', cut)
-  # With rank 2 before the first step of the stage, else inside it.
+  # With rank 2 the run resumes before the first step of the stage, and
+  # otherwise in the stage.
   for step in ('10', '8')[: 1 + bool(rank)]:
     shutil.rmtree(cut / 'checkpoints' / step)
   got = train.run(c, cut)

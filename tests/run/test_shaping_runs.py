@@ -123,7 +123,8 @@ def test_answers_are_counted_by_problem(both):
     assert len(step) == 32
     for record in step:
       found[record['problem']] += '#' in record['completion']
-  # An answer may be empty after its marker, or hash alike: not more than those.
+  # Answers may be empty after the marker, or have equal hashes. So the count
+  # may be less than the number of answers with a marker.
   assert 0 < given.sum() <= found.sum()
   assert np.all(given.sum(1) <= found)
 
@@ -135,7 +136,7 @@ def test_targets_are_candidates_and_change_every_second_step(both):
     assert seen[0] == [8, 8, 8]
     assert np.isin(seen, TERMS['laser_lengths']).all()
     assert seen[1] == seen[2] and seen[3] == seen[4]
-    # Half of four coins are right: the first target that holds one of them.
+    # About half of the random rewards are correct, so that targets change.
     assert seen[1] != seen[0] or seen[3] != seen[1]
 
 

@@ -198,7 +198,7 @@ TURNS = (
   '--config.named.rft.weights=sft',
   '--config.named.rft.data.solutions=explore',
   '--config.named.rft.sft.steps=2',
-  # It does not change, so that final and initial weights are equal.
+  # The policy does not change, so that final and initial weights are equal.
   '--config.named.rft.sft.optimizer.lr=0.0',
   '--config.sft.steps=2',
   '--config.data.controller.name=uniform',

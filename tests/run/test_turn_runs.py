@@ -119,8 +119,8 @@ def test_turns_are_credited_by_their_own_rewards(tmp_path):
 
 
 def test_a_run_with_episodes_logs_and_resumes(tmp_path):
-  """By the command's function: metrics per turn, samples, resuming; with a loop
-  over layers, sampled tokens are the trained ones.
+  """Checks metrics per turn, samples and resuming. The model loops over layers,
+  and trains on the sampled tokens.
   """
   whole = recipe()
   whole.model.update(layers=2, decode_layers='scan')

@@ -23,7 +23,7 @@ pytestmark = [
     reason="needs libtpu: pip install 'jaxrl_reason[tpu]'",
   ),
 ]
-# Of conftest.py; the command needs none of them.
+# Variables that conftest.py sets. The command needs none of them.
 OURS = ('XLA_FLAGS', 'JAX_PLATFORMS', 'JAX_COMPILATION_CACHE_DIR')
 GSM8K = 'grpo_gsm8k.py:qwen3_1p7b'
 # 64 problems x 8 samples, 1,024 + 4,096 tokens.
@@ -335,8 +335,8 @@ print('neighbours', apart == {1})
 
 
 def test_memory_of_a_chip_is_that_of_its_compiler():
-  """Also for a single chip. An axis may be a part of a dimension of the torus,
-  with neighbouring devices.
+  """This holds for a single chip too. A mesh axis may be a part of a dimension
+  of the torus, with neighbouring devices.
   """
   done = ran(PROBE)
   assert done.stdout.split() == [

@@ -43,7 +43,7 @@ def test_muon_orthogonalises_every_matrix(experts):
       assert s.min() > 0.5 * s.max()  # five Newton-Schulz steps: 0.7 to 1.2
       assert 0.1 < np.sqrt((matrix**2).mean()) < 0.3
   for name in ('embed', 'head', 'final_norm', 'layers/attn_norm'):
-    # Up to Nesterov momentum: signs of the first gradient.
+    # The updates have the signs of the first gradient.
     np.testing.assert_array_equal(np.sign(found[name]), np.sign(adam[name]))
 
 

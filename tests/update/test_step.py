@@ -117,7 +117,7 @@ def test_reference_exists_only_for_a_kl(batch):
   assert metrics['kl'] > 1e-4
   L.assert_close(new.ref_params, state.ref_params)
 
-  # Where there is none, the compiled program holds no trace of a reference.
+  # Without a KL term, the compiled program has no argument for a reference.
   def size(lr):
     return (
       f(lr).lower(L.state(lr), batch).compile().memory_analysis()
@@ -217,7 +217,7 @@ def side_by_side(f, given):
 
 @pytest.mark.parametrize('how', [jax.lax.map, side_by_side])
 def test_seeds_of_one_program_equal_seeds_alone(how, monkeypatch):
-  """With the methods for a CPU and for a chip."""
+  """Tests the methods for a CPU and for a chip."""
   monkeypatch.setattr(programs, 'each_run', how)
   learner = L.learner()
   roots = jax.random.split(L.ROOT, 2)

@@ -34,7 +34,8 @@ MODES = {
   'no namespaces': ('own_uid', 'landlock', 'seccomp'),
   'bare': ('own_uid',),
 }
-# As root without a uid of its own, a program that becomes root changes nothing.
+# If a program runs as root without a uid of its own, becoming root is no
+# attack.
 ROOT_ALREADY = {'root'} if os.getuid() == 0 else set()
 QUICK = {
   'a loop',
@@ -481,7 +482,7 @@ SYSTEM_PYTHON = '/usr/bin/python3'
 
 @pytest.mark.parametrize('layers', [client.LAYERS, ('landlock', 'seccomp')])
 def test_for_an_ordinary_user(layers, tmp_path):
-  """With the system's Python, which every user can read."""
+  """Uses the system's Python, which every user can read."""
   if os.getuid() or not os.path.exists(SYSTEM_PYTHON):
     pytest.skip('needs root, to become somebody else, and a system Python')
   asked = 'import sys; assert sys.version_info >= (3, 11)'

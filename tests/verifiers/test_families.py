@@ -263,7 +263,7 @@ def speaks(words, knight):
 
 # --- word problems ------------------------------------------------------------
 
-# What an event does, by a word that only such events have.
+# Operation of an event -> words that only these events contain.
 WORDS = {
   '+': 'gives .* more|buys|finds|put in|adds|added|plus',
   '-': 'gives .* of them|loses|sells|takes out|missing|taken away|minus',

@@ -96,7 +96,7 @@ def test_time_grows_linearly_with_length(unit):
   math.grade('5', string)
   extraction.extract(string, strict=True)
   numbers.extract(string)
-  # Of CPU: half a second is needed.
+  # CPU time; half a second is needed.
   assert time.thread_time() - start < 2.0
 
 

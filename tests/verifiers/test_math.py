@@ -214,7 +214,7 @@ DIGIT = re.compile(r'[0-9]')
 
 
 def test_a_changed_digit_is_a_changed_answer():
-  """For numbers, fractions, powers, roots, intervals and matrices."""
+  """Tests numbers, fractions, powers, roots, intervals and matrices."""
   plain = re.compile(r'(?:[-+0-9.,()\[\] {}/^]|\\frac|\\sqrt|\\cup|\\pi|x|y)+')
   pairs = []
   for _, gold, *_ in GROUPS:

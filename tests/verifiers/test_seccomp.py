@@ -112,7 +112,7 @@ def test_other_call_numbers_are_denied(call):
 
 
 def test_the_filter_is_valid_for_the_kernel(call):
-  """At most 4096 instructions, jumps inside, and a return at the end."""
+  """It has at most 4096 instructions, valid jumps, and a return at the end."""
   count = len(call.code) // 8
   assert count <= 4096 and len(call.code) % 8 == 0
   for at in range(count):

@@ -109,10 +109,10 @@ def test_the_order_of_columns_by_argument():
   swapped = 'select id, size, name, country from city'
   assert score(swapped, gold) == 0.0
   assert score(swapped, gold, columns='any') == 1.0
-  # One order for all rows, not one for each.
+  # All rows must have the same order of columns.
   mixed = 'select 1, 2 union all select 4, 3'
   assert score(mixed, 'select 1, 2 union all select 3, 4', columns='any') == 0.0
-  # And no column twice.
+  # Each column must be matched once.
   crossed = 'select 1, 2 union all select 2, 1'
   gold = 'select 1, 1 union all select 2, 2'
   assert score(crossed, gold, columns='any') == 0.0

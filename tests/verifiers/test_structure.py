@@ -318,7 +318,7 @@ def test_schemas_agree_with_an_independent_validator(value):
   fastjsonschema = pytest.importorskip('fastjsonschema')  # draft 7
   newer = ('prefixItems', 'dependent', 'unevaluated', 'Contains', '$id', '$an')
   for schema, _, _ in RULES:
-    # It divides floats, and does not compare 1 with True.
+    # fastjsonschema divides floats, and does not distinguish 1 from True.
     skipped = (*newer, 'multipleOf', 'enum', 'const', 'unique')
     if isinstance(schema, bool) or any(k in str(schema) for k in skipped):
       continue

@@ -232,7 +232,7 @@ def forking(what: str) -> str:
 
 
 def test_a_tool_that_forks_answers_once():
-  """With a sandbox, which does not count as a leftover process."""
+  """The sandbox of a second tool does not count as a leftover process."""
   tools = {'f': {'tool': f'{__file__}:forking'}, 'p': {'tool': 'python'}}
   args = {'calls': 'tags', 'tools': tools}
   env = {'name': 'tools', 'args': args, 'most': 100}

@@ -101,7 +101,7 @@ def test_an_episode_is_played_turn_by_turn():
   # Any worker may play a turn, so no state is kept in this one.
   again = made('guess', args={'tries': 3})
   assert again('5', example, state) == (None, [*state, '5'], 0.8, '')
-  # Its own limit, and its own rubric: two hints were given.
+  # The environment's own limit, and its own rubric: the row had two hints.
   assert again('4', example, state) == (None, [*state, '4'], -0.2, '')
   assert env('5', example, None).reward == pytest.approx(0.9)
 
