@@ -41,7 +41,7 @@ import dataclasses
 _run, _plan, _evaluate = train.run, plan.run, session.run
 
 def run(c, workdir):
-  config_checks.check(c, 1)  # as it is before it is cut
+  config_checks.check(c, 1)  # before the sizes are reduced
   c.model.update(layers=1, width=16, mlp=16, heads=2, kv_heads=2, head_dim=8)
   c.sft.update(steps=1, rows=8, steps_per_dispatch=1)
   c.rl.update(steps=2, prompts=8, samples=2, steps_per_dispatch=1)
@@ -174,7 +174,7 @@ def needs(path, request) -> str:
     pytest.importorskip('libtpu')
   if path.stem.startswith('4'):
     folder = request.getfixturevalue('stand_in')
-    # Prompts of a tokenizer that has seen nothing are longer.
+    # An untrained tokenizer has longer prompts.
     return f"""
 import pathlib
 wheels.folder = lambda name: pathlib.Path({str(folder)!r})
@@ -305,7 +305,7 @@ def test_a_notebook_installs_the_package_beside_it(path, tmp_path, monkeypatch):
   assert found == f'{wheel}{extras}'
 
 
-# Values for the names in the README's first block, and what it is checked by.
+# Code before the first block of the README, and checks after it.
 GIVEN = """
 import jax.numpy as jnp
 reward, group = jnp.array([1.0, 0.0]), jnp.array([0, 0])

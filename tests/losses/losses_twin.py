@@ -204,7 +204,7 @@ def gmpo(logp, old, adv, mask, low=0.4, high=0.4):
     for s in at:
       d = logp[i, s] - old[i, s]
       clipped = np.clip(d, -low, high)
-      # The pessimistic one of the two, by the sign of the advantage.
+      # The log-ratio with the larger loss, by the sign of the advantage.
       pick = min(d, clipped) if a > 0 else max(d, clipped)
       if a == 0:
         pick = d

@@ -106,7 +106,7 @@ CASES = {
       head_dim=16,
       sliding_window=6,
       query_pre_attn_scalar=24,
-      # Low, so that they bend what these small models compute.
+      # Low caps, so that they change the logits of these small models.
       attn_logit_softcapping=1.5,
       final_logit_softcapping=2.0,
     ),
@@ -406,7 +406,7 @@ ODD_CASES['phi4'] = dict(
     long_factor=[3.0, 4.0, 5.0],
   )
 )
-ODD_CASES['glm4'] |= dict(head_dim=12)  # half of which is pairs
+ODD_CASES['glm4'] |= dict(head_dim=12)  # half of the features are rotated
 ODD_CASES['glm4_moe'] |= dict(head_dim=12, first_k_dense_replace=2)
 for name in ('qwen3_next', 'qwen3_5', 'qwen3_5_moe'):
   ODD_CASES[name] |= dict(head_dim=12)

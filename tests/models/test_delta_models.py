@@ -24,7 +24,7 @@ DELTA = dict(
   delta_key_dim=3,
   delta_value_dim=4,
   delta_taps=3,
-  norm_eps=0.1,  # as in hf_models: what is recalled may be next to nothing
+  norm_eps=0.1,  # as in hf_models: outputs of heads may be almost 0
 )
 CONVOLUTION = dict(
   delta_heads=2, delta_groups=1, delta_value_dim=5, delta_taps=4

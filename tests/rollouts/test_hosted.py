@@ -183,7 +183,7 @@ def test_a_row_waits_only_for_its_own_tool():
       assert free.wait(20)
     elif example['id'] > 0:
       done.append(turn)
-      if len(done) >= 3 * (B - 1) * G:  # of the others, three turns each
+      if len(done) >= 3 * (B - 1) * G:  # three turns of each other row
         free.set()
     return Answer('1', turn + 1)
 

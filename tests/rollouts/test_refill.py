@@ -177,7 +177,7 @@ def test_rounds_are_other_samples_of_other_problems():
 
   found = jax.jit(lambda p: run(source_of(), p))(columns())
   seen = found.account.seen
-  assert found.account.rounds == 4  # an untrained model solves next to nothing
+  assert found.account.rounds == 4  # an untrained model solves almost nothing
   plain = jax.jit(lambda p: run(L.SOURCE, p))(L.prompts())
   np.testing.assert_array_equal(seen.length[0], plain.rollout.length)
   # The same problems in another round have other samples.

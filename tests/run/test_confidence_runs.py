@@ -51,7 +51,8 @@ def test_brier_and_the_answer_are_calibrated(path, form, verifier, tmp_path):
   found = rows(tmp_path / 'run')
   assert len(found) == 2
   for row in found:
-    # Half of the completions are right with 0.8, the others state nothing.
+    # Half of the completions are correct with a confidence of 0.8. The others
+    # state no confidence.
     brier = -(0.2**2 + 1) / 2
     assert row['train/reward/answer'] == 0.5
     assert row['train/reward/brier'] == pytest.approx(brier)

@@ -130,7 +130,7 @@ def test_refused_single_samples_have_no_advantage():
       )
     )
   }
-  # 'none' has no advantage with any number of samples: the loss has its own.
+  # 'none' has no advantage with any number of samples: the loss computes it.
   assert refused == dead - {'none'}
 
 

@@ -62,7 +62,7 @@ def test_weights_are_proximal_over_sampler(tmp_path, monkeypatch, source):
     inside = (ratio >= 0.5) & (ratio <= 3.0)
     np.testing.assert_allclose(w[kept], np.where(inside, ratio, 0), rtol=1e-4)
     sizes.append(np.abs(ratio - 1).max(initial=0))
-  # The first step has nothing but its own samples.
+  # The first step has only its own samples.
   assert sizes[0] < 1e-3 < 0.02 < max(sizes), sizes
   metrics = rows(tmp_path)
   assert metrics[0]['train/weight_mean'] == pytest.approx(1, abs=1e-3) or (
