@@ -345,3 +345,11 @@ def test_fused_tensors_have_the_product_of_their_parts(
     changes = [np.asarray(whole[x][1] - flat[x][1]) for x in row.leaves]
     wanted = [x.reshape(a.shape[1], -1).T for x in changes]
     np.testing.assert_allclose(scale * b @ a, np.concatenate(wanted), atol=1e-5)
+
+
+def test_an_adapter_without_a_tensor_is_refused(trio, tmp_path):
+  _, model, params = trio
+  table = families.FAMILIES['phi3'].TENSORS
+  table = [row for row in table if 'layers/mlp/down' not in row.leaves]
+  with pytest.raises(ValueError, match='mlp/down has an adapter and no tensor'):
+    lora.save_peft(tmp_path, params, LORA, table, model.specs)

@@ -141,24 +141,29 @@ def save_peft(
     stacks: `Config.stacks` of the model; None: one stack of all layers.
 
   Raises:
-    ValueError: an adapter is of an expert.
+    ValueError: an adapter is of an expert, or of a weight that the table lacks.
   """
   from safetensors.numpy import save_file
 
   folder, flat = pathlib.Path(folder), trees.flatten(params[KEY])
   flat = {path: np.asarray(x) for path, x in flat.items()}
-  for path, x in flat.items():
-    if x.ndim > 3:  # layers, experts, a matrix
+  known, specs = {x for row in table for x in row.leaves}, trees.flatten(specs)
+  for path in sorted({p.rpartition('/')[0] for p in flat}):
+    if path not in known:
       raise ValueError(
-        f'{path.rpartition("/")[0]} has an adapter per expert, and peft stores '
-        'all experts as one fused parameter: export it merged'
+        f'{path} has an adapter and no tensor in this family: export it merged'
+      )
+    if flat[f'{path}/a'].ndim > 3:  # layers, experts, a matrix
+      raise ValueError(
+        f'{path} has an adapter per expert, and peft stores all experts as one '
+        'fused parameter: export it merged'
       )
   tensors, ranks = {}, {}
   for row in table:
     parts = [leaf for leaf in row.leaves if f'{leaf}/a' in flat]
     if not parts:
       continue
-    a, b = _of_tensor(row.leaves, parts, flat, trees.flatten(specs))
+    a, b = _of_tensor(row.leaves, parts, flat, specs)
     stack = (stacks or {}).get(parts[0].partition('/')[0], range(len(a)))
     for i, a_i, b_i in zip(stack, a, b, strict=True):
       name = row.name.removesuffix('.weight').format(i)
