@@ -1,9 +1,8 @@
 """Runs in which the policy plays both sides of a game."""
 
-import json
-
 import numpy as np
 import pytest
+import run_records
 import test_resume
 from paths import ROOT
 from refusals import refusal
@@ -35,23 +34,6 @@ def recipe(**flat):
   return c
 
 
-def lines(workdir):
-  """Returns the rows of the rl stage without timings."""
-  text = (workdir / 'metrics.jsonl').read_text()
-  rows = [json.loads(x) for x in text.splitlines()]
-  return [
-    {k: v for k, v in row.items() if not k.startswith('perf/')}
-    for row in rows
-    if row['stage'] == 'rl' and 'train/loss' in row
-  ]
-
-
-def dumps(workdir):
-  """Returns the records of each step's rollouts."""
-  files = sorted((workdir / 'rollouts').glob('*.jsonl'))
-  return [[json.loads(x) for x in p.read_text().splitlines()] for p in files]
-
-
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('whole')
@@ -61,9 +43,9 @@ def whole(tmp_path_factory):
 
 def test_each_player_has_a_running_baseline(whole):
   """Computes the baselines in numpy from the rewards on disk, row by row."""
-  baseline, seen = np.zeros(2), lines(whole)
-  assert len(seen) == len(dumps(whole)) == 4
-  for row, records in zip(seen, dumps(whole), strict=True):
+  baseline, seen = np.zeros(2), run_records.trained(whole)
+  assert len(seen) == len(run_records.rollouts(whole)) == 4
+  for row, records in zip(seen, run_records.rollouts(whole), strict=True):
     assert len(records) == 16
     known = [[], []]
     for k in (0, 1):
@@ -93,8 +75,8 @@ def test_each_player_has_a_running_baseline(whole):
 def test_a_stopped_run_continues_as_the_uninterrupted_one(whole, tmp_path):
   train.run(recipe(**{'rl.steps': 2}), tmp_path)
   train.run(recipe(), tmp_path)
-  assert lines(tmp_path) == lines(whole)
-  assert dumps(tmp_path) == dumps(whole)
+  assert run_records.trained(tmp_path) == run_records.trained(whole)
+  assert run_records.rollouts(tmp_path) == run_records.rollouts(whole)
 
 
 LORA = {'lora.rank': 2, 'rl.optimizer.lr': 1e-2}
@@ -105,20 +87,24 @@ def test_past_versions_play_and_are_resumed(tmp_path, own):
   league = {'rl.league.share': 0.7, 'rl.league.every': 1, 'rl.league.size': 2}
   flat = league | own | {'sft.steps': 10}
   train.run(recipe(**flat), tmp_path / 'whole')
-  seen = lines(tmp_path / 'whole')
+  seen = run_records.trained(tmp_path / 'whole')
   shares = [row['train/league/share'] for row in seen]
   assert shares[0] == 0 and all(0 < x <= 1 for x in shares[1:])
   assert [row['train/league/versions'] for row in seen] == [1, 2, 2, 2]
   ages = [row['train/league/age'] for row in seen]
   assert ages[:2] == [0, 0] and set(ages[2:]) <= {0, 1}
-  for row, share, records in zip(seen, shares, dumps(tmp_path / 'whole')):
+  for row, share, records in zip(
+    seen, shares, run_records.rollouts(tmp_path / 'whole')
+  ):
     mute = np.array([record['length'] == 0 for record in records])
     assert mute.reshape(-1, 2).any(1).mean() >= share
     assert row['train/gap_max'] < 1e-5
   train.run(recipe(**flat | {'rl.steps': 2}), tmp_path / 'parts')
   train.run(recipe(**flat), tmp_path / 'parts')
-  assert lines(tmp_path / 'parts') == seen
-  assert dumps(tmp_path / 'parts') == dumps(tmp_path / 'whole')
+  assert run_records.trained(tmp_path / 'parts') == seen
+  assert run_records.rollouts(tmp_path / 'parts') == run_records.rollouts(
+    tmp_path / 'whole'
+  )
 
 
 @pytest.mark.slow

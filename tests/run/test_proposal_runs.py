@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import run_records
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.run import train
@@ -48,27 +49,12 @@ def warm(tmp_path_factory):
   return folder / 'run'
 
 
-def rollouts(workdir):
-  files = sorted((workdir / 'rollouts').glob('*.jsonl'))
-  return [json.loads(x) for f in files for x in f.read_text().splitlines()]
-
-
-def lines(workdir):
-  text = (workdir / 'metrics.jsonl').read_text()
-  rows = [json.loads(x) for x in text.splitlines()]
-  return [
-    {k: v for k, v in row.items() if not k.startswith('perf/')}
-    for row in rows
-    if row['stage'] == 'rl' and 'train/loss' in row
-  ]
-
-
 @pytest.fixture(scope='module')
 def whole(warm, tmp_path_factory):
   workdir = tmp_path_factory.mktemp('whole')
   train.run(recipe(init_from=str(warm)), workdir)
-  check_rollouts(rollouts(workdir))
-  return lines(workdir)
+  check_rollouts(sum(run_records.rollouts(workdir), []))
+  return run_records.trained(workdir)
 
 
 def check_rollouts(rows):
@@ -98,12 +84,12 @@ def test_a_stopped_run_goes_on_as_the_whole_one(warm, whole, tmp_path):
   flat = {'init_from': str(warm)}
   train.run(recipe(**flat, **{'rl.steps': 2}), tmp_path)
   train.run(recipe(**flat), tmp_path)
-  assert lines(tmp_path) == whole
+  assert run_records.trained(tmp_path) == whole
 
 
 def test_eight_devices_train_as_one_does(warm, whole, tmp_path):
   train.run(recipe(init_from=str(warm), mesh=(8, 1, 1)), tmp_path)
-  for got, want in zip(lines(tmp_path), whole, strict=True):
+  for got, want in zip(run_records.trained(tmp_path), whole, strict=True):
     for name in ('role/proposer/reward', 'role/solver/reward', 'loss'):
       want_now = want[f'train/{name}']
       assert got[f'train/{name}'] == pytest.approx(want_now, abs=1e-4), name
