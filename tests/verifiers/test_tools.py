@@ -21,7 +21,7 @@ HOSTILE = pathlib.Path(__file__).parents[1] / 'hostile_env.py'
 
 
 def weather(city: str, days: int = 1) -> str:
-  """Tells the weather."""
+  """Returns the weather."""
   if city == 'Atlantis':
     raise KeyError(city)
   return f'{city}: rain for {days}'
