@@ -156,7 +156,7 @@ class Model:
     specs: tree of `models.spec.Spec`, one for each weight.
     decode_params: converts weights to the form that `decode` reads.
     flops_per_token: forward FLOPs of a token that attends to so many others.
-    grow, renew: add columns to a cache; replace the prompts at places [b].
+    grow, renew: add columns to a cache; replace prompts (`models.cache`).
     gapped: converts the cache of `prefill` to one whose rows may have gaps, for
       several turns. None, as for `extend` and `fork`: no turns.
     hidden_routed: None for a model without experts.
@@ -179,7 +179,7 @@ class Model:
   gapped: ResizeFn | None = None
   extend: ExtendFn | None = None
   fork: ForkFn | None = None
-  renew: Callable[[Cache, Cache, jax.Array], Cache] | None = None
+  renew: Callable[..., Cache] | None = None
   hidden_routed: RoutedHiddenFn | None = None
   hidden_shared: SharedHiddenFn | None = None
   hidden_after: Callable[..., jax.Array] | None = None

@@ -118,6 +118,9 @@ class InFlight(Record):
   # Largest number of steps from the first tokens of a group to its update: a
   # step waits for groups that would become older. 0: no limit.
   max_staleness: CountOrNone = 0
+  # Keys and values of completions that continue in a later step. kept: those of
+  # the weights that sampled the tokens; recomputed: those of the step's weights.
+  cache: str = 'kept'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,6 +33,7 @@ Keys and values are stored in the format of `parts.stored`.
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -177,23 +178,63 @@ def grow(cache: Cache, n: int) -> Cache:
   return cache.replace(own=tuple(own))
 
 
-def renew(cache: Cache, new: Cache, at: jax.Array) -> Cache:
-  """Replaces some prompts, whose rows then begin anew.
+def put_places(all_: Any, new: Any, at: jax.Array, m: int) -> Any:
+  """Writes arrays [b*k,...] to the places at int [b] of arrays [m*k,...]."""
+
+  def put(x, y):
+    k = x.shape[0] // m
+    places = x.reshape(m, k, *x.shape[1:])
+    y = y.reshape(len(at), k, *y.shape[1:])
+    return sharding.rows(places.at[at].set(y).reshape(x.shape))
+
+  return jax.tree.map(put, all_, new)
+
+
+def renew(cache: Cache, new: Cache, at: jax.Array, t=None, step=None) -> Cache:
+  """Replaces some prompts. Their rows begin anew, or continue with t tokens.
 
   Args:
-    new: of b prompts with as many rows each; at: int [b], their places among
-      the prompts of `cache`.
+    new: of b prompts with as many rows each; gapped if the rows continue, with
+      the column of a token at its index.
+    at: int [b], the places of the new prompts among the prompts of `cache`.
+    t: int [b*I], tokens of the completion that `new` has of each row; None: the
+      rows begin anew.
+    step: int [], number of calls of `decode` before the next one.
   """
+  put = functools.partial(put_places, at=at, m=len(cache.prompt_mask))
 
-  def put(all_, x):
-    return sharding.rows(all_.at[at].set(x))
+  def each(f, *entries):
+    return tuple(mapped(f, n)(*x) for n, *x in zip(cache.layers, *entries))
 
-  put_tree = functools.partial(jax.tree.map, put)
-  entries = zip(cache.layers, cache.prompt, new.prompt)
-  return cache.replace(
-    prompt=tuple(mapped(put_tree, n)(old, x) for n, old, x in entries),
+  cache = cache.replace(
+    prompt=each(put, cache.prompt, new.prompt),
     prompt_mask=put(cache.prompt_mask, new.prompt_mask),
   )
+  if t is None:
+    return cache
+
+  def put_rows(old, x):
+    if not isinstance(x, State):
+      moved = functools.partial(_in_ring, t=t, step=step)
+      x = jax.tree.map(moved, old, x)
+    return put(old, x)
+
+  return cache.replace(own=each(put_rows, cache.own, new.own))
+
+
+def _in_ring(ring: jax.Array, x: jax.Array, t, step) -> jax.Array:
+  """Moves tokens from columns at their indices to those of a ring.
+
+  Args:
+    ring: [S,K,R,...], for its number of columns; x: [s,K,C,...].
+    t: int [s], tokens of each row; step: int [], the next column.
+  """
+  r = ring.shape[2]
+  age = (step - jnp.arange(r)) % r  # 0: the column of the next token
+  index = (t[:, None] - age)[:, None]
+  index = index.reshape(*index.shape, *[1] * (x.ndim - 3))
+  index = jnp.clip(index, 0, x.shape[2] - 1)
+  return jnp.take_along_axis(x, index, axis=2)
 
 
 def _of_keys(f: Callable, layers: range, *kv):

@@ -12,7 +12,10 @@ of them are replaced at a time: a step has B / b pieces.
 
 Everything is in `TrainState.control`: slots, caches, tokens so far, and the
 version of the weights that sampled each token. The cache of a continued row is
-kept, so it has keys and values of earlier weights too.
+
+  kept        so it has keys and values of earlier weights too
+  recomputed  from its tokens with the weights of each step, so every token is
+              sampled from the distribution of one version of the weights
 
 Groups are numbered in the order in which they begin. The noise of a token
 depends on (step in which its group began, row, position) only, so with constant
@@ -30,11 +33,15 @@ from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Metrics, Prompts, Trajectories
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rollouts import group_arrays, sampler
+from jaxrl_reason.models import cache as cache_lib
+from jaxrl_reason.rollouts import group_arrays, sampler, turns
 from jaxrl_reason.rollouts.draw import NONE, Draw
 from jaxrl_reason.rollouts.fused import FusedSource, key_of
 
 NAME = 'in_flight'
+KEPT, RECOMPUTED = CACHES = 'kept', 'recomputed'
+# Tokens of a row that are recomputed at a time.
+CHUNK = 32
 
 
 @struct.dataclass
@@ -53,18 +60,6 @@ def _finished(slots: sampler.Slots) -> jax.Array:
   n_rows = slots.out['tokens'].shape[0] // m
   over = slots.over.reshape(m, n_slots).all(axis=1)
   return over & (slots.taken >= n_rows)
-
-
-def _put(all_, new, at: jax.Array, m: int):
-  """Writes arrays [b*k,...] to the places at [b] of arrays [m*k,...]."""
-
-  def put(x, y):
-    k = x.shape[0] // m
-    places = x.reshape(m, k, *x.shape[1:])
-    y = y.reshape(len(at), k, *y.shape[1:])
-    return sharding.rows(places.at[at].set(y).reshape(x.shape))
-
-  return jax.tree.map(put, all_, new)
 
 
 def _metrics(found: Trajectories, spent, flight: Flight, step) -> Metrics:
@@ -91,12 +86,14 @@ class InFlightSource:
     pieces: of a step.
     max_staleness: largest number of steps from the first tokens of a group to
       its update: a step waits for groups that would become older. 0: no limit.
+    cache: of continued rows, a name in CACHES.
   """
 
   source: FusedSource
   batches: int
   pieces: int = 1
   max_staleness: int = 0
+  cache: str = KEPT
 
   def memory(self, params, prompts: Prompts) -> Flight:
     """Returns the memory before the first step: no group in flight.
@@ -105,10 +102,13 @@ class InFlightSource:
       params: weights; prompts: [B,...], of a step. Shapes suffice.
 
     Raises:
-      ValueError: the model cannot replace prompts in its cache.
+      ValueError: the model cannot replace prompts in its cache, or cannot
+        compute tokens of a cache again.
     """
     if self.source.gen.model.renew is None:
       raise ValueError('groups in flight need a model with Model.renew')
+    if self.cache == RECOMPUTED:
+      turns.require_extend(self.source.gen.model, 'recomputed caches')
     b = prompts.tokens.shape[0] // self.pieces
     m = (self.batches - 1) * prompts.tokens.shape[0] + b
 
@@ -147,6 +147,10 @@ class InFlightSource:
     def noise(number):
       return self._noise(root, step - n, number, prompts.tokens.shape[0])
 
+    metrics = {}
+    if self.cache == RECOMPUTED:
+      flight, metrics = self._recomputed(params, weights, flight)
+
     def piece(flight, given):
       rest, asked = given
       flight = self._admit(params, flight, asked, draw, noise)
@@ -168,7 +172,8 @@ class InFlightSource:
     reward = reward.replace(valid=reward.valid & is_on)
     found = Trajectories(asked, rollout, reward)
     account = group_arrays.account(found).replace(
-      control={NAME: flight}, metrics=_metrics(found, spent, flight, step)
+      control={NAME: flight},
+      metrics=metrics | _metrics(found, spent, flight, step),
     )
     return found.replace(account=account)
 
@@ -201,6 +206,59 @@ class InFlightSource:
     slots = sampler.begin(draw, hidden, cache, None, asked, (n, g, c))
     return sampler.shared(slots, n, n_slots)
 
+  def _recomputed(
+    self, params, weights, flight: Flight
+  ) -> tuple[Flight, Metrics]:
+    """Computes the caches of all groups with the weights of the step, b groups
+    at a time.
+    """
+    slots, b = flight.slots, len(flight.free)
+    m, n_slots = slots.row.shape
+    tokens = slots.out['tokens'].reshape(m, -1, self.source.gen.max_new)
+    tokens = jnp.take_along_axis(tokens, slots.row[..., None], axis=1)
+    t = jnp.where(slots.over, 0, slots.t).reshape(m, n_slots)
+
+    def of_places(cache, at):
+      asked, own, n = group_arrays.taken((flight.prompts, tokens, t), at)
+      own, n = own.reshape(-1, own.shape[-1]), n.reshape(-1)
+      new = self._computed(params, weights, asked, own, n)
+      renew = self.source.gen.model.renew
+      return renew(cache, new, at, n, slots.step), None
+
+    places = jnp.arange(m).reshape(b, -1).T  # b of all devices
+    cache, _ = jax.lax.scan(of_places, slots.cache, places)
+    n = flight.prompts.valid.sum() + t.sum()
+    flight = flight.replace(slots=slots.replace(cache=cache))
+    return flight, {'in_flight/recomputed': n}
+
+  def _computed(self, params, weights, asked: Prompts, tokens, t):
+    """Computes the gapped cache of prompts [b,P] and of the first t int [b*I]
+    tokens [b*I,C] of their rows.
+    """
+    gen, (n, c) = self.source.gen, tokens.shape
+    n_slots, width = n // len(asked.tokens), min(CHUNK, c)
+    given = asked.tokens, asked.valid, n_slots, c, c
+    _, cache = gen.model.prefill(params, *given)
+    chunks = -(-c // width)
+    room = chunks * width
+    cache = gen.model.gapped(cache, room)
+    tokens = jnp.pad(jnp.maximum(tokens, 0), ((0, 0), (0, room - c)))
+
+    def body(state):
+      start, cache = state
+      own = jax.lax.dynamic_slice_in_dim(tokens, start, width, axis=1)
+      at = start + jnp.arange(width)
+      at = jnp.where(at < t[:, None], at, NONE)
+      *_, cache = gen.model.extend(weights, own, cache, at, start)
+      return start + width, cache
+
+    longest = trees.shared_max(t)
+    with trees.at_most('recomputed', chunks):
+      _, cache = jax.lax.while_loop(
+        lambda state: state[0] < longest, body, (jnp.int32(0), cache)
+      )
+    return cache
+
   def _admit(self, params, flight: Flight, asked: Prompts, draw, noise):
     """Puts new groups into the free places."""
     m, b = len(flight.number), len(flight.free)
@@ -210,13 +268,14 @@ class InFlightSource:
     old, renew = flight.slots, self.source.gen.model.renew
     # The counter of steps, by which all slots choose their column, goes on.
     counted = fresh.replace(cache=None, step=None)
-    slots = _put(old.replace(cache=None, step=None), counted, at, m)
+    without = old.replace(cache=None, step=None)
+    slots = cache_lib.put_places(without, counted, at, m)
     cache = renew(old.cache, fresh.cache, at)
     return Flight(
       begun=flight.begun + b,
       number=flight.number.at[at].set(number),
       free=at,
-      prompts=_put(flight.prompts, asked, at, m),
+      prompts=cache_lib.put_places(flight.prompts, asked, at, m),
       slots=slots.replace(cache=cache, step=old.step),
     )
 

@@ -10,38 +10,78 @@ import jax.numpy as jnp
 import learning as L
 import numpy as np
 import pytest
+from small import small_model
 
+from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import trees
-from jaxrl_reason.rollouts import fused
+from jaxrl_reason.models import logprobs
+from jaxrl_reason.rollouts import fused, in_flight
 from jaxrl_reason.rollouts.in_flight import NAME, InFlightSource
 
 # Several tokens end a completion, so that rows end at different times.
 STOP = jnp.concatenate([L.STOP, jnp.arange(4, 8, dtype=L.STOP.dtype)])
 
 
+# Layers with windows, of the delta rule, and in a loop that decodes them all.
+SHAPES = {
+  'plain': {},
+  'windows': dict(windows=(3, 0), norm_place='sandwich'),
+  'delta': dict(
+    delta_layers=(0,),
+    delta_heads=2,
+    delta_groups=2,
+    delta_key_dim=3,
+    delta_value_dim=4,
+    delta_taps=3,
+    norm_eps=0.1,
+  ),
+  'loop': dict(decode_layers='scan'),
+}
+
+
+@pytest.fixture(autouse=True)
+def chunks_of_three_tokens(monkeypatch):
+  monkeypatch.setattr(in_flight, 'CHUNK', 3)
+
+
 @functools.cache
-def source(pieces=2, max_staleness=0):
-  plain = dataclasses.replace(L.SOURCE, gen=dataclasses.replace(L.GEN, slots=2))
-  return InFlightSource(plain, 3, pieces, max_staleness)
+def source(pieces=2, max_staleness=0, cache='kept', shape='plain'):
+  gen = dataclasses.replace(L.GEN, slots=2)
+  if SHAPES[shape]:
+    gen = dataclasses.replace(
+      gen, model=small_model(**L.SHAPE | SHAPES[shape])[1]
+    )
+  plain = dataclasses.replace(L.SOURCE, gen=gen)
+  return InFlightSource(plain, 3, pieces, max_staleness, cache)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def step(how, memory, prompts, i, change):
-  """Runs step i, with the initial weights times 1 + change * i."""
-  params = jax.tree.map(lambda x: x * (1 + change * i), L.model_and_params()[1])
+@functools.cache
+def params_of(shape: str):
+  with jax.ensure_compile_time_eval():
+    return small_model(**L.SHAPE | SHAPES[shape])[2]
+
+
+def weights(i, change, shape='plain'):
+  """Returns the weights of step i: the initial ones times 1 + change * i."""
+  return jax.tree.map(lambda x: x * (1 + change * i), params_of(shape))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 5))
+def step(how, memory, prompts, i, change, shape='plain'):
+  """Runs step i with its weights."""
   given = prompts, L.ROOT, i, L.NEUTRAL, STOP
-  return how(params, {NAME: memory}, *given)
+  return how(weights(i, change, shape), {NAME: memory}, *given)
 
 
-def sampled(how: InFlightSource, n_steps: int, change=0.0):
+def sampled(how: InFlightSource, n_steps: int, change=0.0, shape='plain'):
   """Runs n steps, whose weights differ by `change`; returns their trajectories
   and memories.
   """
-  shapes = jax.eval_shape(lambda: (L.model_and_params()[1], L.prompts()))
+  shapes = jax.eval_shape(lambda: (params_of(shape), L.prompts()))
   found, memories = [], [jax.jit(lambda: how.memory(*shapes))()]
   for i in range(n_steps):
     prompts = L.prompts(i * L.B)
-    found.append(step(how, memories[-1], prompts, i, change))
+    found.append(step(how, memories[-1], prompts, i, change, shape))
     memories.append(found[-1].account.control[NAME])
   return found, memories
 
@@ -61,11 +101,12 @@ def by_problem(found, names=('tokens', 'length', 'truncated')):
   return out
 
 
-def test_constant_weights_sample_what_plain_steps_sample():
+@pytest.mark.parametrize('cache', ['kept', 'recomputed'])
+def test_constant_weights_sample_what_plain_steps_sample(cache):
   """Each group has the completions, log-probs and rewards of the step that
   began it, with slots, in whatever order groups end.
   """
-  found, memories = sampled(source(pieces=1), 8)
+  found, memories = sampled(source(pieces=1, cache=cache), 8)
   names = 'tokens', 'length', 'truncated', 'logp'
   got, want = by_problem(found, names), {}
   params = L.model_and_params()[1]
@@ -123,8 +164,56 @@ def test_no_group_becomes_older_than_the_limit():
   assert all(np.all(x.reward.valid) for x in bound[2:])
 
 
-def test_a_saved_step_continues_bit_for_bit():
-  how = source(max_staleness=2)
+def gap_to_versions(how, found, change, shape) -> float:
+  """Returns the largest difference between the log-prob of a sampled token and
+  that of the trainer, with the weights of the token's own version.
+  """
+
+  @jax.jit
+  def score(rows, version):
+    params = weights(version, change, shape)
+    logp = logprobs.score(how.source.gen.model, params, rows, L.NEUTRAL)[0]
+    return logp[:, L.P :]
+
+  gap, n_versions = 0.0, set()
+  for x in found[2:]:
+    rows = batch_lib.rows_of(x.prompts, x.rollout)
+    drawn, version = (
+      np.asarray(x) for x in (x.rollout.sampled, x.rollout.version)
+    )
+    for v in np.unique(version[drawn]):
+      own = drawn & (version == v)
+      both = score(rows, v) - x.rollout.logp
+      gap = max(gap, float(np.abs(np.where(own, both, 0)).max()))
+    n_versions |= {len(set(v[d])) for v, d in zip(version, drawn)}
+  assert max(n_versions) >= 2  # some rows were sampled by several versions
+  return gap
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_recomputed_caches_sample_from_one_version_of_the_weights(shape):
+  """The log-prob of a token is that of the trainer with the weights that
+  sampled it, also if earlier weights sampled the tokens before it.
+  """
+  how = source(cache='recomputed', shape=shape)
+  found, memories = sampled(how, 8, 0.02, shape)
+  assert gap_to_versions(how, found, 0.02, shape) < 2e-5
+  # Each step computes the prompts and tokens in flight before it again.
+  for x, memory in zip(found[3:], memories[3:]):
+    slots = memory.slots
+    t = np.where(slots.over, 0, slots.t).sum()
+    want = t + memory.prompts.valid.sum()
+    assert x.account.metrics['in_flight/recomputed'] == want
+
+
+def test_kept_caches_do_not():
+  found, _ = sampled(source(), 8, 0.02)
+  assert gap_to_versions(source(), found, 0.02, 'plain') > 1e-3
+
+
+@pytest.mark.parametrize('cache', ['kept', 'recomputed'])
+def test_a_saved_step_continues_bit_for_bit(cache):
+  how = source(max_staleness=2, cache=cache)
   found, memories = sampled(how, 9, change=0.02)
   for first in (1, 3, 6):
     memory = jax.tree.map(np.asarray, memories[first])
@@ -137,10 +226,18 @@ def test_a_saved_step_continues_bit_for_bit():
       np.testing.assert_array_equal(x, b[path], err_msg=path)
 
 
-def test_a_model_that_cannot_renew_prompts_is_named():
+@pytest.mark.parametrize(
+  'lacks, cache, words',
+  [
+    ('renew', 'kept', 'Model.renew'),
+    ('extend', 'recomputed', 'no extend, which recomputed caches need'),
+  ],
+)
+def test_a_model_that_cannot_is_named(lacks, cache, words):
   gen = dataclasses.replace(
-    L.GEN, model=dataclasses.replace(L.MODEL, renew=None)
+    L.GEN, model=dataclasses.replace(L.MODEL, **{lacks: None})
   )
-  how = InFlightSource(dataclasses.replace(L.SOURCE, gen=gen), 2)
-  with pytest.raises(ValueError, match='Model.renew'):
+  source = dataclasses.replace(L.SOURCE, gen=gen)
+  how = InFlightSource(source, 2, cache=cache)
+  with pytest.raises(ValueError, match=words):
     how.memory(L.model_and_params()[1], L.prompts())

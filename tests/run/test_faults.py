@@ -383,6 +383,12 @@ WAITING = {
     '--config.rl.old_logp=sampler',
     '--config.rl.slots=2',
   ],
+  'recomputed': [
+    '--config.rl.in_flight.batches=3',
+    '--config.rl.in_flight.cache=recomputed',
+    '--config.rl.old_logp=sampler',
+    '--config.rl.slots=2',
+  ],
   'queue': ['--config.rl.staleness=2', '--config.rl.old_logp=sampler'],
 }
 

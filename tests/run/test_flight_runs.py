@@ -26,9 +26,10 @@ def made(at, **changes):
   return train.run(recipe(**FLIGHT | changes), at), rows(at)
 
 
-def test_eight_devices_in_dispatches_of_two_equal_one(tmp_path):
+@pytest.mark.parametrize('cache', ['kept', 'recomputed'])
+def test_eight_devices_in_dispatches_of_two_equal_one(tmp_path, cache):
   more = {'rl.prompts': 16, 'rl.in_flight.pieces': 2}
-  more |= {'rl.in_flight.max_staleness': 3}
+  more |= {'rl.in_flight.max_staleness': 3, 'rl.in_flight.cache': cache}
   _, one = made(tmp_path / 'one', **more)
   pairs = {'mesh': (8, 1, 1), 'rl.steps_per_dispatch': 2, 'log_every': 2}
   _, eight = made(tmp_path / 'eight', **more | pairs)

@@ -566,6 +566,11 @@ EXAMPLES = [
   (FLIGHT | {'rl.in_flight.max_staleness': 1}, 'max_staleness=1: .* after 2 s'),
   (FLIGHT | {'rl.in_flight.pieces': 5}, 'rl.prompts = 32 does not .*pieces 5'),
   ({'rl.in_flight.pieces': 2}, 'pieces=2 has no .* rl.in_flight.batches'),
+  (FLIGHT | {'rl.in_flight.cache': 'new'}, "rl.in_flight.cache='new'"),
+  (
+    {'rl.in_flight.cache': 'recomputed'},
+    "cache='recomputed' has no .* rl.in_flight.batches",
+  ),
   (FLIGHT | RLOO, "rl.in_flight.batches=3: rl.loss.policy='log_likelihood'"),
   (FLIGHT | {'rl.old_logp': 'trainer'}, 'batches=3 and rl.old_logp="trainer"'),
   (

@@ -2,7 +2,7 @@
 
 from jaxrl_reason import losses
 from jaxrl_reason.config import RL, Data, rules
-from jaxrl_reason.rollouts import rescue
+from jaxrl_reason.rollouts import in_flight, rescue
 from jaxrl_reason.run.checks import teacher_checks
 from jaxrl_reason.run.rl import chunk_settings as chunks
 from jaxrl_reason.run.rl import (
@@ -153,6 +153,7 @@ def flight_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
       batches > c.steps,
       f'{key}: no step of rl.steps={c.steps} would train; set rl.steps higher',
     ),
+    rules.choice('rl.in_flight.cache', c.in_flight.cache, in_flight.CACHES),
     (
       0 < limit < batches - 1,
       f'rl.in_flight.max_staleness={limit}: {key} trains on every group after '
