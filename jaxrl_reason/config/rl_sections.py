@@ -118,8 +118,8 @@ class InFlight(Record):
   # Largest number of steps from the first tokens of a group to its update: a
   # step waits for groups that would become older. 0: no limit.
   max_staleness: CountOrNone = 0
-  # Keys and values of completions that continue in a later step. kept: those of
-  # the weights that sampled the tokens; recomputed: those of the step's weights.
+  # Keys and values of a completion that continues in a later step. kept: of the
+  # weights that sampled its tokens; recomputed: of the weights of the step.
   cache: str = 'kept'
 
 
@@ -367,6 +367,9 @@ class Tree(Record):
   # Indices of the tokens before which all rows fork, from 1, in rising order;
   # (): one fork of each row, before the token with the highest entropy.
   columns: tuple = ()
+  # Text of one token that ends a step. The fork of a row is then before the
+  # first token of a step, the one with the highest entropy.
+  step_end: str = ''
 
 
 @dataclasses.dataclass(frozen=True)

@@ -310,7 +310,7 @@ def _fused(parts: Prepared) -> Phase:
   source, encode, sampling = stages.fused_source(
     c, d, learner, parts.problems.kernel, parts.tokenizer
   )
-  gen = generation(c, d, parts.model)
+  gen = generation(c, d, parts.model, parts.tokenizer)
   everywhere = sharding.replicated(parts.mesh)
   rest = _lay((parts.root, sampling, parts.stop), everywhere)
   k, costs = c.steps_per_dispatch, Costs(parts, learner.chain.columns)
@@ -350,7 +350,7 @@ def _fused(parts: Prepared) -> Phase:
 def _host(parts: Prepared) -> list[Phase]:
   config, c = parts.config, parts.config.rl
   learner, layout = _learner(parts, 'rl')
-  gen = generation(c, config.data, parts.model)
+  gen = generation(c, config.data, parts.model, parts.tokenizer)
   sampling = sampling_of(c, parts.tokenizer)
   costs, mesh = Costs(parts, learner.chain.columns), parts.mesh
   everywhere, rows = sharding.replicated(mesh), sharding.row_sharding(mesh)

@@ -5,7 +5,8 @@ leaves of a tree.
                https://arxiv.org/abs/2508.17445)
   by entropy   rows are sampled to their ends, and each forks once, before the
                token whose distribution had the highest entropy (TreeRL,
-               https://arxiv.org/abs/2506.11902)
+               https://arxiv.org/abs/2506.11902); with `ends`, before the first
+               token of a step
 
 A fork gives a row `width` children. Their tokens before the fork are sampled
 once, and their keys are kept once (`Model.fork`): they become a part of the
@@ -37,10 +38,13 @@ class Tree:
     width: children of a fork, at least 2.
     columns: indices of the tokens before which all rows fork, increasing, at
       least 1; (): one fork, before the token with the highest entropy.
+    ends: tokens that end a step; with them, the fork of a row is after one of
+      these tokens. (): it is before any token.
   """
 
   width: int
   columns: tuple[int, ...] = ()
+  ends: tuple[int, ...] = ()
 
   @property
   def leaves(self) -> int:
@@ -133,8 +137,8 @@ def _by_entropy(how: Tree, every: Draw, slots: sampler.Slots, room: int):
   n, w = len(every.keys), how.width
   first, others = np.arange(0, n, w), np.arange(n).reshape(-1, w)[:, 1:].ravel()
   slots = sampler.loop(_of_rows(every, first), None, room, slots)
-  at = fork_of(slots.out['tokens'] != NONE, slots.out['entropy'])
-  # A row of one token has no fork, and its children are copies.
+  at = fork_of(slots.out['tokens'], slots.out['entropy'], how.ends)
+  # The children of a row without a fork are copies.
   alone, whole = at == 0, slots.out
   begun = _fork(
     every.model, slots.replace(over=alone), jnp.maximum(at, 1), w - 1, room
@@ -153,15 +157,21 @@ def _by_entropy(how: Tree, every: Draw, slots: sampler.Slots, room: int):
   return begun.replace(out=out), nodes
 
 
-def fork_of(there: jax.Array, entropy: jax.Array) -> jax.Array:
+def fork_of(
+  tokens: jax.Array, entropy: jax.Array, ends: tuple[int, ...] = ()
+) -> jax.Array:
   """Returns the index of the token with the highest entropy, int [S], at least
-  1; 0: the row has no second token.
+  1; 0: the row has no such token.
 
   Args:
-    there: bool [S,C], tokens; entropy: f32 [S,C], nats.
+    tokens: int [S,C], NONE after the end; entropy: f32 [S,C], nats.
+    ends: tokens that end a step; the fork is after one of them. (): anywhere.
   """
-  second = there & (jnp.arange(there.shape[1]) > 0)
-  return jnp.argmax(jnp.where(second, entropy, -1.0), axis=1)
+  may = (tokens != NONE) & (jnp.arange(tokens.shape[1]) > 0)
+  if ends:
+    before = jnp.roll(tokens, 1, axis=1)
+    may &= jnp.isin(before, jnp.asarray(ends))
+  return jnp.argmax(jnp.where(may, entropy, -1.0), axis=1)
 
 
 def generate(

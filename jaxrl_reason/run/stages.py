@@ -124,7 +124,7 @@ def layout(
   """Lays the state of stage `name` out on the mesh."""
   control, mesh = _no_control, parts.mesh
   if name == 'rl':
-    gen = generation(rl, data, learn.model)
+    gen = generation(rl, data, learn.model, parts.tokenizer)
     columns = data.prompt_len + rl.hints.room
     flight = _flight(rl, data, learn, parts) if rl.in_flight.batches else None
     control = control_state.first(rl, columns, learn, gen, mesh, flight)
@@ -226,7 +226,8 @@ def fused_source(
   encode, reward_fn = device.make(
     rewards, task_kernel, tokenizer, data.completion_len, weights
   )
-  gen, sampling = generation(rl, data, learn.model), sampling_of(rl, tokenizer)
+  gen = generation(rl, data, learn.model, tokenizer)
+  sampling = sampling_of(rl, tokenizer)
   if rl.turns.env:
     how = run_turns.of(rl, data, tokenizer, task_kernel)
     gen = dataclasses.replace(gen, turns=how)
@@ -337,7 +338,8 @@ def _host(
   row = prompt_encoder(c, d, parts.tokenizer, None)
   data, questions = sources.questions(planned, parts, row)
   pool, close, player, spent = sources.make_verifier(c, d, learn, parts)
-  made = generation(c, d, learn.model), sampling_of(c, parts.tokenizer)
+  gen = generation(c, d, learn.model, parts.tokenizer)
+  made = gen, sampling_of(c, parts.tokenizer)
   kinds = sources.kinds_of_rounds(c)
   source = sources.host_source(c, learn, made, kinds, parts, pool, player)
 

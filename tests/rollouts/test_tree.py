@@ -20,10 +20,12 @@ from jaxrl_reason.rollouts.tree import Tree, fork_of, generate
 
 B, G, P, C = 4, 8, 6, 10
 COLUMNS, ENTROPY = Tree(2, (1, 4)), Tree(2)
+STEPS = Tree(2, ends=(3, 6, 9, 12))
 WAYS = {
   'columns': COLUMNS,
   'late': Tree(4, (7,)),
   'entropy': ENTROPY,
+  'steps': STEPS,
   'wide': Tree(4),
 }
 STOP = jnp.array([0, 1])
@@ -129,9 +131,12 @@ def test_rows_fork_before_the_tokens_of_the_columns():
     assert all(len(x) == (y > 0).sum() for x, y in zip(heads, trees[:, :, 0]))
 
 
-def test_rows_fork_before_the_token_with_the_highest_entropy():
-  """The second child of a row has other nodes from that token on."""
-  model, params, out = _sampled('entropy')
+@pytest.mark.parametrize('way', ['entropy', 'steps'])
+def test_rows_fork_before_the_token_with_the_highest_entropy(way):
+  """The second child of a row has other nodes from that token on. With ends of
+  steps, only tokens after one of them are compared.
+  """
+  model, params, out = _sampled(way)
   tokens, valid = _prompts()
   keys = dict(n_samples=G, max_new=C, entropy=True)
   plain = sampler.generate(
@@ -140,11 +145,13 @@ def test_rows_fork_before_the_token_with_the_highest_entropy():
   )  # fmt: skip
   node, checked = _nodes(out).reshape(B * G, C), 0
   for row in range(0, B * G, 2):
-    n = int(plain.length[row])
-    if n < 2:
+    n, ends = int(plain.length[row]), WAYS[way].ends
+    own = np.asarray(plain.tokens[row]).tolist()
+    may = [i for i in range(1, n) if not ends or own[i - 1] in ends]
+    if not may:
       np.testing.assert_array_equal(out.tokens[row], out.tokens[row + 1])
       continue
-    at = 1 + int(np.argmax(plain.entropy[row, 1:n]))
+    at = max(may, key=lambda i: float(plain.entropy[row, i]))
     other = int(out.length[row + 1])
     assert (node[row, :at] == node[row + 1, :at]).all()
     assert not set(node[row, at:n]) & set(node[row + 1, at:other])
@@ -152,13 +159,16 @@ def test_rows_fork_before_the_token_with_the_highest_entropy():
   assert checked > 3
 
 
-def test_a_row_of_one_token_has_no_fork():
-  there = jnp.array([[True, False, False], [True, True, True]])
-  entropy = jnp.array([[9.0, 8.0, 7.0], [9.0, 1.0, 2.0]])
-  np.testing.assert_array_equal(fork_of(there, entropy), [0, 2])
+def test_a_row_without_a_place_for_a_fork_has_none():
+  """It has one token, or does not go on after the end of a step."""
+  tokens = jnp.array([[5, -1, -1], [5, 4, 5], [4, 5, -1]])
+  entropy = jnp.array([[9.0, 8.0, 7.0], [9.0, 1.0, 2.0], [9.0, 0.0, 7.0]])
+  np.testing.assert_array_equal(fork_of(tokens, entropy), [0, 2, 1])
+  np.testing.assert_array_equal(fork_of(tokens, entropy, (4,)), [0, 2, 1])
+  np.testing.assert_array_equal(fork_of(tokens, entropy, (5,)), [0, 1, 0])
 
 
-@pytest.mark.parametrize('way', ['columns', 'entropy'])
+@pytest.mark.parametrize('way', ['columns', 'entropy', 'steps'])
 def test_eight_devices_sample_as_one_does(way):
   model, params, want = _sampled(way)
   with jax.set_mesh(sharding.make_mesh((2, 2, 2))):

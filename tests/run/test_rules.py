@@ -561,6 +561,11 @@ EXAMPLES = [
     'rl.frequency_penalty=0.2 and rl.tree.width=2',
   ),
   (TREE | PENALTY, 'rl.repetition_penalty=1.2 and rl.tree'),
+  (
+    TREE | {'rl.tree.columns': (4,), 'rl.tree.step_end': ' '},
+    r"rl.tree.step_end=' ' and rl.tree.columns=\(4,\)",
+  ),
+  ({'rl.tree.step_end': ' '}, "step_end=' ' has no .* rl.tree.width"),
   (FLIGHT | {'rl.in_flight.batches': 1}, 'no group would stay in flight'),
   (FLIGHT | {'rl.steps': 2, 'log_every': 1}, 'no step of rl.steps=2 would'),
   (FLIGHT | {'rl.in_flight.max_staleness': 1}, 'max_staleness=1: .* after 2 s'),

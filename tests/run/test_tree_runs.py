@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 from test_recipe_features import recipe, rows
 
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.data import tokenizers
 from jaxrl_reason.run import train
+from jaxrl_reason.run.rl import generation_settings
 
 COIN = dict(reward='random', kwargs=dict(p=0.5))
 TREE = {'rl.samples': 4, 'rl.tree.width': 2, 'rl.algorithm': 'tree_rl'}
@@ -21,11 +24,15 @@ def learnt(where, key):
   return [r[f'train/{key}'] for r in rows(where, key='train/grad_norm')]
 
 
-@pytest.mark.parametrize('columns', [(), (2, 4)])
-def test_both_paths_sample_the_same_trees(tmp_path, columns):
+@pytest.mark.parametrize(
+  'forks',
+  [{}, {'rl.tree.columns': (2, 4)}, {'rl.tree.step_end': ' '}],
+  ids=['entropy', 'columns', 'steps'],
+)
+def test_both_paths_sample_the_same_trees(tmp_path, forks):
   found = {}
   for path in ('fused', 'host'):
-    flat = {'rl.path': path, 'rl.tree.columns': columns}
+    flat = {'rl.path': path, **forks}
     train.run(planted(**flat), tmp_path / path)
     names = 'reward_mean', 'length_mean', 'loss', 'grad_norm'
     found[path] = [learnt(tmp_path / path, key) for key in names]
@@ -34,6 +41,21 @@ def test_both_paths_sample_the_same_trees(tmp_path, columns):
     found['host'], found['fused'], rtol=2e-3, atol=1e-4
   )
   assert 0 < min(learnt(tmp_path / 'fused', 'tree/shared'))
+
+
+@pytest.mark.parametrize(
+  'text, message',
+  [
+    ('12', "rl.tree.step_end: '12' is the text of 2 tokens"),
+    ('id:1', "rl.tree.step_end='id:1' ends a completion"),
+  ],
+)
+def test_ends_of_steps_that_cannot_be_are_refused(text, message):
+  config = config_lib.read(recipe(**TREE | {'rl.tree.step_end': text}))
+  tokenizer = tokenizers.CharTokenizer('0123456789 ')
+  assert tuple(tokenizer.eos_ids) == (1,)
+  with pytest.raises(ValueError, match=message):
+    generation_settings.tree_of(config.rl, tokenizer)
 
 
 @pytest.mark.parametrize(

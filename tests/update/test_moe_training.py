@@ -214,9 +214,9 @@ def test_a_stage_trains_by_its_config(tmp_path):
     s: stages.learner(config, model, s).balance_coef for s in config.stages
   }
   assert coefs == {'pretrain': 0.0, 'sft': 0.25, 'rl': 0.5}
-  assert not generation(config.rl, config.data, model).routes
+  assert not generation(config.rl, config.data, model, None).routes
   config = config.changed({'rl.replay_routes': True})
-  assert generation(config.rl, config.data, model).routes
+  assert generation(config.rl, config.data, model, None).routes
 
 
 @pytest.mark.parametrize(

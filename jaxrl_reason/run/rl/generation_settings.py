@@ -4,15 +4,19 @@ from itertools import pairwise
 
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Data, rules
-from jaxrl_reason.data import token_bias
+from jaxrl_reason.data import step_labels, token_bias
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts.fused import Generation
 from jaxrl_reason.rollouts.tree import Tree
 from jaxrl_reason.run.rl import chunk_settings as chunks
 
 
-def generation(c: RL, data: Data, model: Model) -> Generation:
-  """Returns the settings of generation that select a program."""
+def generation(c: RL, data: Data, model: Model, tokenizer) -> Generation:
+  """Returns the settings of generation that select a program.
+
+  Raises:
+    ValueError: rl.tree.step_end cannot be the end of a step.
+  """
   return Generation(
     model=model,
     n_samples=c.samples,
@@ -22,14 +26,26 @@ def generation(c: RL, data: Data, model: Model) -> Generation:
     segments=c.cache_segments,
     routes=c.replay_routes,
     chunks=chunks.of(c, data),
-    tree=tree_of(c),
+    tree=tree_of(c, tokenizer),
   )
 
 
-def tree_of(c: RL) -> Tree | None:
-  """Returns the forks of completions, or None without any."""
-  t = c.tree
-  return Tree(t.width, tuple(t.columns)) if t.width else None
+def tree_of(c: RL, tokenizer) -> Tree | None:
+  """Returns the forks of completions, or None without any.
+
+  Raises:
+    ValueError: the end of a step is not one token, or ends a completion.
+  """
+  t, ends = c.tree, ()
+  if t.step_end:
+    key = 'rl.tree.step_end'
+    ends = tuple(step_labels.separator_ids(t.step_end, tokenizer, key))
+    if set(ends) & set(tokenizer.eos_ids):
+      raise ValueError(
+        f'{key}={t.step_end!r} ends a completion, so no row goes on after it; '
+        'name another token'
+      )
+  return Tree(t.width, tuple(t.columns), ends) if t.width else None
 
 
 def sampling_of(c: RL, tokenizer) -> Sampling:
@@ -52,9 +68,10 @@ def sampling_of(c: RL, tokenizer) -> Sampling:
 
 def tree_rules(c: RL, d: Data) -> rules.Rows:
   """Refuses trees that cannot be, and what they do not work with."""
-  tree, columns = tree_of(c), tuple(c.tree.columns)
-  if tree is None:
+  columns = tuple(c.tree.columns)
+  if not c.tree.width:
     return ()
+  tree = Tree(c.tree.width, columns)
   key, room = f'rl.tree.width={tree.width}', d.completion_len
   inside = all(isinstance(x, int) and 0 < x < room for x in columns)
   rising = inside and all(a < b for a, b in pairwise(columns))
@@ -72,6 +89,11 @@ def tree_rules(c: RL, d: Data) -> rules.Rows:
       c.samples % tree.leaves,
       f'rl.samples={c.samples}: a tree of {key} and rl.tree.columns={columns} '
       f'has {tree.leaves} leaves; set it to a multiple of {tree.leaves}',
+    ),
+    (
+      columns and c.tree.step_end,
+      f'rl.tree.step_end={c.tree.step_end!r} and rl.tree.columns={columns}: '
+      'all rows fork before the same tokens; set one of them to its default',
     ),
     (
       c.cache_segments not in (1, RL.cache_segments),
