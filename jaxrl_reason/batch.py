@@ -266,8 +266,9 @@ def answer_spread(batch: Batch) -> Metrics:
 
 
 def turn_stats(batch: Batch) -> Metrics:
-  """Summarises episodes: for each turn the sampled tokens and the reward, over
-  the rows that have it, and the mean counts of `rollouts.turns.EVENTS`.
+  """Summarises episodes: for each turn the reward, over the rows that have it,
+  and the sampled tokens, over the rows that sampled any (in a game, those of
+  the player that moves), and the mean counts of `rollouts.turns.EVENTS`.
   """
   reward = batch.episode.reward
   there = jnp.isfinite(reward)
@@ -279,8 +280,9 @@ def turn_stats(batch: Batch) -> Metrics:
   gained = jnp.where(there, reward, 0).sum(axis=0) / n
   for i in range(reward.shape[1]):
     out[f'turns/{i}/reward'] = gained[i]
-    drawn = jnp.sum(batch.mask & (batch.turn == i + 1))
-    out[f'turns/{i}/length'] = drawn / n[i]
+    drawn = jnp.sum(batch.mask & (batch.turn == i + 1), axis=1)
+    movers = jnp.maximum(jnp.sum(drawn > 0), 1)
+    out[f'turns/{i}/length'] = drawn.sum() / movers
     out[f'turns/{i}/share'] = jnp.mean(there[:, i])
   return out
 

@@ -72,6 +72,46 @@ def test_each_player_has_a_running_baseline(whole):
   assert abs(baseline).min() > 0
 
 
+def test_the_length_of_a_turn_is_of_the_player_that_moves(whole):
+  """One of the two rows of a game has the tokens of a turn. So the turns of all
+  games together have the tokens of all rows.
+  """
+  seen = run_records.trained(whole)
+  for row, records in zip(seen, run_records.rollouts(whole), strict=True):
+    games, total = len(records) / 2, 0.0
+    for i in range(6):
+      name = f'train/turns/{i}'
+      total += row[f'{name}/length'] * row[f'{name}/share'] * games
+      assert row[f'{name}/length'] <= 3
+    tokens = sum(record['length'] for record in records)
+    assert total == pytest.approx(tokens, rel=1e-5)
+    assert tokens > 0
+
+
+LEAGUE = {'rl.league.share': 0.7, 'rl.league.every': 1, 'rl.league.size': 2}
+
+
+@pytest.mark.parametrize('league', [{}, LEAGUE], ids=['self-play', 'league'])
+def test_eight_devices_play_and_train_as_one_does(tmp_path, league):
+  flat = {'rl.prompts': 8, 'rl.samples': 2, 'sft.steps': 10, 'rl.steps': 3}
+  seen = []
+  for name, mesh in (('one', {}), ('eight', {'mesh': (8, 1, 1)})):
+    train.run(recipe(**flat | league | mesh), tmp_path / name)
+    seen.append(run_records.trained(tmp_path / name))
+  names = [f'role/{i}/{x}' for i in (0, 1) for x in ('baseline', 'reward')]
+  names += ['loss', 'grad_norm', 'turns/mean', 'turns/1/length']
+  for one, eight in zip(*seen, strict=True):
+    assert one['train/grad_norm'] > 0
+    for name in names:
+      want = pytest.approx(one[f'train/{name}'], rel=2e-4, abs=1e-5)
+      assert eight[f'train/{name}'] == want, name
+  for one, eight in zip(
+    *(run_records.rollouts(tmp_path / x) for x in ('one', 'eight')), strict=True
+  ):
+    texts = [[x['completion'] for x in records] for records in (one, eight)]
+    assert texts[0] == texts[1]
+
+
 def test_a_stopped_run_continues_as_the_uninterrupted_one(whole, tmp_path):
   train.run(recipe(**{'rl.steps': 2}), tmp_path)
   train.run(recipe(), tmp_path)
@@ -84,8 +124,7 @@ LORA = {'lora.rank': 2, 'rl.optimizer.lr': 1e-2}
 
 @pytest.mark.parametrize('own', [{}, LORA], ids=['whole', 'adapters'])
 def test_past_versions_play_and_are_resumed(tmp_path, own):
-  league = {'rl.league.share': 0.7, 'rl.league.every': 1, 'rl.league.size': 2}
-  flat = league | own | {'sft.steps': 10}
+  flat = LEAGUE | own | {'sft.steps': 10}
   train.run(recipe(**flat), tmp_path / 'whole')
   seen = run_records.trained(tmp_path / 'whole')
   shares = [row['train/league/share'] for row in seen]
