@@ -75,7 +75,7 @@ def write_peft(source: epath.Path, target: pathlib.Path) -> str:
     raise ValueError(f'{source} has no adapters')
   c, h = config_of_run(source, found.shapes['embed'].shape[0])
   params = other_run.read_params(source, only=f'{lora.KEY}/')
-  table = families.tensors_of(h)
+  table = families.adapted_of(h)
   kept = source / pretrained.FOLDER / pretrained.SOURCE
   name = reading.json_object(kept)['name'] if kept.is_file() else ''
   name = name.removeprefix(pretrained.HUB)

@@ -82,29 +82,6 @@ def _qkv(x, p, c: Config, angles):
   return out + gates
 
 
-def _mlp(x: jax.Array, p: dict, c: Config) -> jax.Array:
-  """Computes (act(x G) * x U) D (arxiv.org/abs/2002.05202), or act(x U) D."""
-  flat = layers.flat(x)
-
-  def times(x, name):
-    return c.ops.dense(x, p[name], p.get(name + '_bias'))
-
-  if not c.gated:
-    y = c.activate(times(flat, 'up'), p['positive'], p['negative'])
-    return times(y, 'down').reshape(x.shape)
-  gate, up = times(flat, 'gate'), times(flat, 'up')
-  return times(c.ops.gate(gate, up, c.activate), 'down').reshape(x.shape)
-
-
-def _shared(h: jax.Array, p: dict, c: Config) -> jax.Array:
-  """Computes the mlp for all tokens beside experts, times its gate if any."""
-  y = _mlp(h, p, c)
-  if 'part' not in p:
-    return y
-  part = c.ops.sigmoid(c.ops.dense(h, p['part']).astype(jnp.float32))
-  return c.ops.times(y, part)
-
-
 def _gated(h, p: dict, c: Config, angles, attend: Callable, **beside):
   """Computes the gated attention or delta-rule output of h [...,D] and its
   cache entry.
@@ -118,8 +95,22 @@ def _gated(h, p: dict, c: Config, angles, attend: Callable, **beside):
   return out * jax.nn.sigmoid(gate.astype(jnp.float32)).astype(out.dtype), kept
 
 
+def _mixed(h, p: dict, c: Config, angles, attend: Callable):
+  """Computes the projected output [...,D] of attention or of the delta rule for
+  h [...,D], and its cache entry.
+  """
+  beside = {k: v for k, v in p.items() if k in BESIDE_HEADS}
+  heads = latent.heads_of if c.kv_rank else _qkv
+  if c.out_gate or delta.NAME in p:
+    out, kv = _gated(h, p, c, angles, attend, **beside)
+  else:
+    out, kv = attend(*heads(h, p, c, angles), **beside)
+  out = out.reshape(*h.shape[:-1], -1)
+  return c.ops.dense(out, p['o'].reshape(-1, c.width), p.get('o_bias')), kv
+
+
 def block(x, p, c: Config, angles, attend, routes=None):
-  """Computes one layer.
+  """Computes one layer, which may be an mlp alone, or have none.
 
   Args:
     x: [...,D].
@@ -131,29 +122,20 @@ def block(x, p, c: Config, angles, attend, routes=None):
   Returns:
     (x, (kv, used)); used: routes and router probabilities of experts, or None.
   """
-  h = norm(x, p, 'attn_norm', c)
-  beside = {k: v for k, v in p['attn'].items() if k in BESIDE_HEADS}
-  heads = latent.heads_of if c.kv_rank else _qkv
-  if c.out_gate or delta.NAME in p['attn']:
-    out, kv = _gated(h, p['attn'], c, angles, attend, **beside)
-  else:
-    out, kv = attend(*heads(h, p['attn'], c, angles), **beside)
-  o = p['attn']['o'].reshape(-1, c.width)
-  out = out.reshape(*x.shape[:-1], -1)
-  y = c.ops.dense(out, o, p['attn'].get('o_bias'))
-  y = norm(y, p, 'attn_post_norm', c)
-  x = c.ops.added(x, y, c.residual_scale)
-  used = None
-  if c.norm_place != 'parallel':
-    h = norm(x, p, 'mlp_norm', c)
-  if 'router' in p['mlp']:
-    y, used = moe.mlp(h, p['mlp'], c, routes)
-  else:
-    y = _mlp(h, p['mlp'], c)
-  if 'shared_mlp' in p:
-    y = c.ops.added(y, _shared(h, p['shared_mlp'], c))
-  y = norm(y, p, 'mlp_post_norm', c)
-  x = c.ops.added(x, y, c.residual_scale)
+  kv, used, h = (), None, norm(x, p, 'attn_norm', c)
+  if 'attn' in p:
+    y, kv = _mixed(h, p['attn'], c, angles, attend)
+    if 'state' in p:
+      own, state = _mixed(h, p['state'], c, angles, attend)
+      y = y * c.attention_scale + own * (c.delta_scales or (1,))[-1]
+      kv = kv and (*kv, state)
+    y = norm(y, p, 'attn_post_norm', c)
+    x = c.ops.added(x, y, c.residual_scale)
+  if 'mlp' in p:
+    h = h if c.norm_place == 'parallel' else norm(x, p, 'mlp_norm', c)
+    y, used = moe.of_layer(h, p, c, routes)
+    y = norm(y, p, 'mlp_post_norm', c)
+    x = c.ops.added(x, y, c.residual_scale)
   if 'steer' in p:  # models.steering
     x = c.ops.added(x, c.ops.to(p['steer'], x.dtype))
   return x, (kv, used)

@@ -16,7 +16,8 @@ and a ring of R = min(W, C) columns. Bytes of keys and values:
   2 * sum over layers of K H (B min(P, W - 1) + S min(C, W)) * bytes per number
 
 A layer of the delta rule keeps one State per prompt and one per row, whatever
-the number of tokens (`parts.delta`).
+the number of tokens (`parts.delta`). A layer with attention and a state keeps
+(keys, values, State), and a layer that is an mlp alone keeps ().
 
 The cache of an episode with several turns (`gapped`) has no ring. The tokens of
 one call are written to the same columns of all rows, and a row with fewer
@@ -40,7 +41,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_reason import sharding
-from jaxrl_reason.models.parts.delta import State
+from jaxrl_reason.models.parts import delta
 from jaxrl_reason.models.parts.stored import Stored, store
 from jaxrl_reason.models.stretches import mapped
 
@@ -87,7 +88,9 @@ class Cache:
   def keys(self, of: str) -> dict[int, Stored]:
     """Returns the keys ('prompt' or 'own') of one entry per distinct window."""
     entries = zip(self.windows, getattr(self, of))
-    return {w: kv[0] for w, kv in entries if not isinstance(kv, State)}
+    return {
+      w: kv[0] for w, kv in entries if kv and not isinstance(kv, delta.State)
+    }
 
 
 def empty(rows: int, heads: int, columns: int, width: int, dtype) -> Stored:
@@ -112,7 +115,7 @@ def seen_of_prompt(x: jax.Array, window: int) -> jax.Array:
   return x[..., -most:, :] if window else x
 
 
-def with_states(entry: State, new: State, at) -> State:
+def with_states(entry: delta.State, new: delta.State, at) -> delta.State:
   """Returns an entry with the state of its at-th layer replaced."""
   if at is None:
     return new
@@ -214,10 +217,8 @@ def renew(cache: Cache, new: Cache, at: jax.Array, t=None, step=None) -> Cache:
     return cache
 
   def put_rows(old, x):
-    if not isinstance(x, State):
-      moved = functools.partial(_in_ring, t=t, step=step)
-      x = jax.tree.map(moved, old, x)
-    return put(old, x)
+    moved = functools.partial(_in_ring, t=t, step=step)
+    return put(old, delta.outside(moved, old, x))
 
   return cache.replace(own=each(put_rows, cache.own, new.own))
 
@@ -238,12 +239,10 @@ def _in_ring(ring: jax.Array, x: jax.Array, t, step) -> jax.Array:
 
 
 def _of_keys(f: Callable, layers: range, *kv):
-  """Applies f to the arrays of an entry's keys and values; returns states
-  unchanged.
+  """Applies f to the keys and values of entries; states are those of the last
+  entry.
   """
-  if isinstance(kv[0], State):
-    return kv[0]
-  return mapped(functools.partial(jax.tree.map, f), layers)(*kv)
+  return mapped(functools.partial(delta.outside, f), layers)(*kv)
 
 
 def _each(f: Callable, cache: Cache, *entries) -> tuple:

@@ -17,6 +17,7 @@ from jaxrl_reason.models.shape_checks import NUMERICS, PREFILL
 LAYERS, DENSE = 'layers', 'dense_layers'
 DELTA, DENSE_DELTA = 'delta_layers', 'dense_delta_layers'
 DELTAS, ALL_DENSE = (DELTA, DENSE_DELTA), (DENSE, DENSE_DELTA)
+ALONE = 'mlp_layers'  # the stack of layers that are an mlp alone
 Runs = tuple[tuple[str, slice], ...]  # (stack, slice of its layers)
 
 
@@ -56,7 +57,7 @@ class Config:
   attention: str = 'auto'
   o_bias: bool = False  # on the attention's output
   mlp_bias: bool = False  # on gate, up and down
-  activation: str = 'silu'  # of gates; xielu: of an mlp without gates
+  activation: str = 'silu'  # of gates; xielu, relu2: of an mlp without gates
   # pre: norms before attention and mlp; post: after them (OLMo 2); sandwich:
   # both (Gemma); parallel: one norm before attention and mlp, which both read
   # (Cohere).
@@ -89,6 +90,14 @@ class Config:
   delta_taps: int = 0
   delta_split: bool = False  # a projection for each input (Qwen3.5)
   delta_rule: str = 'delta'  # or mamba2
+  # Every layer has a state and attention. Both read one norm, and their outputs
+  # are added (Falcon-H1).
+  delta_beside: bool = False
+  delta_norm: bool = True  # of the output of Mamba-2
+  # Factors of the projections z, v, k, q and step of Mamba-2 and of its output.
+  delta_scales: tuple[float, ...] = ()
+  attention_scale: float = 1.0  # of the output of attention
+  mlp_scales: tuple[float, ...] = ()  # of the mlp's gate and output
   logit_cap: float = 0.0  # soft cap of logits; 0: none
   embed_scale: float = 1.0  # of embeddings, rounded to the compute dtype
   residual_scale: float = 1.0  # of the outputs of attention and mlp (Granite)
@@ -112,6 +121,9 @@ class Config:
   shared_gate: bool = False  # the shared mlp is multiplied by sigmoid(x w)
   dense_layers: int = 0  # number of first layers with one mlp and no experts
   dense_mlp: int = 0  # width of their mlp
+  # Layers that are an mlp (or experts) alone, by index; the others then have no
+  # mlp (Nemotron-H).
+  mlp_layers: tuple[int, ...] = ()
 
   def __post_init__(self):
     shape_checks.check(self)
@@ -174,13 +186,18 @@ class Config:
     """
     return self.windows or (0,) * self.layers
 
+  def is_delta(self, i: int) -> bool:
+    """Returns whether layer i has a state in place of attention."""
+    return i in self.delta_layers and not self.delta_beside
+
   @functools.cached_property
   def stacks(self) -> dict[str, tuple[int, ...]]:
     """Returns the layers of each stack, by the stack's name."""
-    out = {LAYERS: (), DENSE: (), DELTA: (), DENSE_DELTA: ()}
+    out = {LAYERS: (), DENSE: (), DELTA: (), DENSE_DELTA: (), ALONE: ()}
     for i in range(self.layers):
-      names = DELTAS if i in self.delta_layers else (LAYERS, DENSE)
-      out[names[i < self.dense_layers]] += (i,)
+      names = DELTAS if self.is_delta(i) else (LAYERS, DENSE)
+      name = names[i < self.dense_layers]
+      out[ALONE if i in self.mlp_layers else name] += (i,)
     return {name: layers for name, layers in out.items() if layers}
 
   @functools.cached_property
@@ -196,12 +213,14 @@ class Config:
   @functools.cached_property
   def routed_layers(self) -> tuple[int, ...]:
     """Returns the layers that have experts."""
-    return tuple(range(self.dense_layers, self.layers)) if self.experts else ()
+    all_ = self.mlp_layers or range(self.dense_layers, self.layers)
+    return tuple(all_) if self.experts else ()
 
   @functools.cached_property
   def routed_stacks(self) -> tuple[str, ...]:
     """Returns the stacks whose layers have experts."""
     names = [name for name in self.stacks if name not in ALL_DENSE]
+    names = [ALONE] if self.mlp_layers else names
     return tuple(names) if self.experts else ()
 
   def runs_of(self, n: int) -> Runs:

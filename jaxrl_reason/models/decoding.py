@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import blocks, mixed_layers, spec, stretches, weights
 from jaxrl_reason.models import cache as cache_lib
-from jaxrl_reason.models.config import DELTAS, Config
+from jaxrl_reason.models.config import ALONE, DELTAS, Config
 from jaxrl_reason.models.parts import (
   attention,
   cached,
@@ -101,10 +101,7 @@ def _prompts_by_width(params: Any, c: Config, tokens, valid, max_tokens: int):
       width = [(length - n if i == axis else 0, 0) for i in range(x.ndim)]
       return jnp.pad(x, width, constant_values=fill)
 
-    kv = {
-      name: x if name in DELTAS else jax.tree.map(lambda x: left(x, 3, 0), x)
-      for name, x in kv.items()
-    }
+    kv = delta.outside(lambda x: left(x, 3, 0), kv)
     if routes is not None:
       routes = left(routes, 1, moe.UNKNOWN)
     return last, kv, routes
@@ -134,7 +131,7 @@ def _chunk(
 
     def attend(q, *kv, which, memory, kv_up=None, taps=None, **sinks):
       if taps is not None:
-        return delta.over_rows(q, taps, own, c, memory)
+        return delta.over_rows(q, taps, own, c, delta.of(memory))
       new = tuple(sharding.gathered(x).swapaxes(1, 2) for x in kv)
       all_ = [_write(old, x, start, 2) for old, x in zip(memory, new)]
       both = [x.swapaxes(1, 2) for x in all_]
@@ -166,21 +163,16 @@ def _prompts_in_chunks(params: Any, c: Config, tokens, valid, max_tokens: int):
   total = length + extra
 
   def blank(name):
-    n = len(c.stacks[name])
-    if name in DELTAS:
-      return jax.tree.map(
-        lambda x: sharding.rows(jnp.zeros((n, *x.shape), x.dtype), axis=1),
-        delta.empty(b, c),
-      )
-    shapes = [(n, b, heads, total, width) for heads, width in c.cached]
-    return tuple(
-      sharding.rows(jnp.zeros(shape, c.dtype), axis=1) for shape in shapes
+    n, one = len(c.stacks[name]), ()
+    if name not in (*DELTAS, ALONE):
+      shapes = [(b, heads, total, width) for heads, width in c.cached]
+      one = tuple(jax.ShapeDtypeStruct(shape, c.dtype) for shape in shapes)
+    if name in DELTAS or c.delta_beside:
+      state = delta.empty(b, c)
+      one = (*one, state) if one else state
+    return jax.tree.map(
+      lambda x: sharding.rows(jnp.zeros((n, *x.shape), x.dtype), axis=1), one
     )
-
-  def written(name, old, new, start):
-    if name in DELTAS:
-      return new
-    return jax.tree.map(lambda a, x: _write(a, x, start, 3), old, new)
 
   state = {
     'start': jnp.argmax(jnp.any(valid, axis=0)) // n * n,
@@ -194,22 +186,16 @@ def _prompts_in_chunks(params: Any, c: Config, tokens, valid, max_tokens: int):
 
   def step(state):
     start = state['start']
-    kv = state['kv']
-    h, (kv, used) = _chunk(params, c, tokens, rows, start, n, max_tokens, kv)
-    new = {
-      'start': start + n,
-      'last': h[:, -1],
-      'kv': {k: written(k, x, kv[k], start) for k, x in state['kv'].items()},
-    }
+    old = state['kv']
+    h, (kv, used) = _chunk(params, c, tokens, rows, start, n, max_tokens, old)
+    kv = delta.outside(lambda a, x: _write(a, x, start, 3), old, kv)
+    new = {'start': start + n, 'last': h[:, -1], 'kv': kv}
     if used is not None:
       new['routes'] = _write(state['routes'], used['routes'], start, 2)
     return new
 
   state = jax.lax.while_loop(lambda s: s['start'] < total, step, state)
-  kv = {
-    name: x if name in DELTAS else tuple(y[:, :, :, extra:] for y in x)
-    for name, x in state['kv'].items()
-  }
+  kv = delta.outside(lambda x: x[:, :, :, extra:], state['kv'])
   routes = state.get('routes')
   if routes is not None:
     routes = jnp.moveaxis(routes, 0, 2)[:, extra:]
@@ -227,13 +213,19 @@ def _allocated(c: Config, kept, *, rows: int, columns: int, window: int):
   """Returns (a layer's cache of prompts, the empty cache of its rows)."""
   if isinstance(kept, delta.State):
     return kept, delta.empty(rows, c)
+  states = tuple(x for x in kept if isinstance(x, delta.State))
   # Gathered over columns, because a decode step reads all keys of a prompt.
-  gathered = (sharding.gathered(x, axis=2) for x in kept)
+  keys = kept[: len(kept) - len(states)]
+  gathered = (sharding.gathered(x, axis=2) for x in keys)
   seen = (cache_lib.seen_of_prompt(x, window) for x in gathered)
   prompt = tuple(stored.store(x, c.cache_dtype) for x in seen)
-  width, dtype = cache_lib.within(columns, window), prompt[0].values.dtype
-  sizes = [(rows, heads, width, size) for heads, size in c.cached]
-  return prompt, tuple(cache_lib.empty(*size, dtype) for size in sizes)
+  width = cache_lib.within(columns, window)
+  own = [
+    cache_lib.empty(rows, heads, width, size, x.values.dtype)
+    for (heads, size), x in zip(c.cached, prompt)
+  ]
+  own += [delta.empty(rows, c) for _ in states]
+  return (*prompt, *states), tuple(own)
 
 
 def prefill(
@@ -310,8 +302,9 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
     def attend(q, *new, kv_up=None, taps=None, **sinks):
       if taps is not None:
         states, when = (prompt, own), jnp.broadcast_to(t, tokens.shape)
-        out, new = delta.decoded(q, taps, when, c, *cached.of(states, at))
-        return out, cache_lib.with_states(own, new, at)
+        states = cached.of([delta.of(x) for x in states], at)
+        out, new = delta.decoded(q, taps, when, c, *states)
+        return out, cache_lib.with_states(delta.of(own), new, at)
       kept = tuple(
         cache_lib.put(buffer, x, column, c.cache_dtype, at)
         for buffer, x in zip(own, new)
@@ -319,7 +312,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
       if kv_up is not None:
         q = latent.absorbed(q, kv_up, c)
       seen = masks[cache.windows[i]]
-      out = read(q, prompt, kept, at, *seen, **how, **sinks)
+      out = read(q, prompt[: len(kept)], kept, at, *seen, **how, **sinks)
       return out if kv_up is None else latent.opened(out, kv_up, c), kept
 
     angles = tables[c.layer_ropes[cache.layers[i][0]]]

@@ -49,13 +49,25 @@ def check(c: Any) -> None:
     exact_layers.check(c)
   names.sized_choice('model.prefill', c.prefill, PREFILL)
   _check_layers(c)
-  if not c.gated and c.experts:
+  if c.activation in layers.LEARNED and c.experts:
     raise ValueError(
-      f'model.activation={c.activation!r} has no gates, and experts do '
-      f'(model.experts={c.experts})'
+      f'model.activation={c.activation!r} is learned, which experts do not '
+      f'support (model.experts={c.experts})'
     )
   if c.mlp_bias and c.experts:
     raise ValueError('model.mlp_bias must be False if model.experts is set')
+  sizes = {'delta_scales': len(delta.SCALED), 'mlp_scales': 2}
+  for name, n in sizes.items():
+    if len(getattr(c, name)) not in (0, n):
+      raise ValueError(f'model.{name} must have {n} factors, or none')
+  if c.mlp_scales and (c.experts or not c.gated):
+    raise ValueError(
+      'model.mlp_scales cannot be combined with experts or an mlp without gates'
+    )
+  if c.attention_scale != 1 and not c.delta_beside:
+    raise ValueError(
+      'model.attention_scale has no effect: model.delta_beside=False'
+    )
   least = min(c.experts, 1)
   if not least <= c.experts_per_token <= c.experts:
     raise ValueError(
@@ -118,6 +130,7 @@ def _check_layers(c: Any) -> None:
       f'{len(c.rope_tables)} tables of model.ropes, or {NOPE}'
     )
   _check_latent(c)
+  _check_alone(c)
   _check_delta(c)
   widths = {rotary_width(r, c.rotary_dim) for r in c.rope_tables}
   if len(widths) > 1 or min(widths) % 2:
@@ -155,6 +168,27 @@ def _check_latent(c: Any) -> None:
     )
 
 
+def _check_alone(c: Any) -> None:
+  which = c.mlp_layers
+  if list(which) != sorted({*which} & {*range(c.layers)}):
+    raise ValueError(
+      f'model.mlp_layers={which} must be rising indices below model.layers='
+      f'{c.layers}'
+    )
+  if not which:
+    return
+  if {*which} & {*c.delta_layers} or {*range(c.layers)} <= {*which}:
+    raise ValueError(
+      f'model.mlp_layers={which} must differ from model.delta_layers='
+      f'{c.delta_layers}, and leave a layer with attention'
+    )
+  if c.dense_layers or c.norm_place != 'pre' or c.windows:
+    raise ValueError(
+      'model.mlp_layers cannot be combined with dense_layers, windows or a '
+      "norm_place other than 'pre'"
+    )
+
+
 def _check_delta(c: Any) -> None:
   sizes = {
     name: getattr(c, f'delta_{name}')
@@ -164,6 +198,7 @@ def _check_delta(c: Any) -> None:
     unused = [name for name, n in sizes.items() if n]
     unused += ['split'] if c.delta_split else []
     unused += ['rule'] if c.delta_rule != 'delta' else []
+    unused += ['beside'] if c.delta_beside else []
     if unused:
       raise ValueError(
         f'model.delta_{unused[0]} has no effect: model.delta_layers is empty'
@@ -186,13 +221,21 @@ def _check_delta(c: Any) -> None:
       "model.delta_rule='mamba2' needs a model.delta_key_dim, and "
       'delta_split has no effect'
     )
+  if not mamba and (c.delta_beside or c.delta_scales or not c.delta_norm):
+    raise ValueError(
+      "model.delta_beside, delta_scales and delta_norm need model.delta_rule='"
+      f"{delta.MAMBA}'"
+    )
   which = c.delta_layers
+  if c.delta_beside:
+    _check_beside(c)
+    return
   if list(which) != sorted({*which} & {*range(c.layers)}):
     raise ValueError(
       f'model.delta_layers={which} must be rising indices below model.layers='
       f'{c.layers}'
     )
-  if {*range(c.dense_layers, c.layers)} <= {*which}:
+  if {*range(c.dense_layers, c.layers)} <= {*which, *c.mlp_layers}:
     raise ValueError(
       'model.delta_layers must leave a layer with attention, behind the '
       'model.dense_layers first ones'
@@ -204,3 +247,16 @@ def _check_delta(c: Any) -> None:
     )
   if any(c.layer_windows):
     raise ValueError('model.delta_layers cannot be combined with windows')
+
+
+def _check_beside(c: Any) -> None:
+  if c.delta_layers != tuple(range(c.layers)):
+    raise ValueError(
+      f'model.delta_beside needs all layers in model.delta_layers, now '
+      f'{c.delta_layers}'
+    )
+  if c.experts or c.kv_rank or c.windows or c.norm_place != 'pre':
+    raise ValueError(
+      'model.delta_beside cannot be combined with experts, latent attention '
+      "(kv_rank), windows or a norm_place other than 'pre'"
+    )

@@ -56,8 +56,14 @@ def take(c: Config, stacked: dict, layers: range) -> Any:
 
 
 def mapped(f: Callable, layers: range) -> Callable:
-  """Returns f, or f vectorized over layers if the entry has several."""
-  return f if len(layers) == 1 else jax.vmap(f)
+  """Returns f, or f vectorized over layers if the entry has several. Entries of
+  layers that are an mlp alone have no arrays.
+  """
+
+  def of_each(*entries):
+    return (jax.vmap(f) if jax.tree.leaves(entries) else f)(*entries)
+
+  return f if len(layers) == 1 else of_each
 
 
 def through(layer: Callable, x: jax.Array, where, *entries):

@@ -3,8 +3,9 @@ weight. Layers are stacked on a leading axis.
 """
 
 from jaxrl_reason.models import spec
-from jaxrl_reason.models.config import ALL_DENSE, DELTAS, Config
+from jaxrl_reason.models.config import ALL_DENSE, ALONE, DELTAS, Config
 from jaxrl_reason.models.parts.delta import MAMBA
+from jaxrl_reason.models.parts.layers import LEARNED
 
 # Number of input dimensions of each projection, after those of layers and
 # experts; the remaining dimensions are outputs.
@@ -84,6 +85,8 @@ def _delta(c: Config, depth: float) -> dict:
       'conv_bias': spec.Spec((2 * k * h + out,), (None,), 'zeros'),
       'skip': spec.Spec((k * g,), (None,), 'ones'),
     }
+  if c.delta_norm:
+    own['out_norm'] = spec.Spec((n_norm,), (None,), 'ones')
   return own | {
     **{name: spec.Spec((d, k, n), axes, fan_in=d) for name, n in parts.items()},
     'conv': spec.Spec(
@@ -91,7 +94,6 @@ def _delta(c: Config, depth: float) -> dict:
     ),
     'log_decay': spec.Spec((k * g,), (None,), 'zeros'),
     'step_bias': spec.Spec((k * g,), (None,), 'ones'),
-    'out_norm': spec.Spec((n_norm,), (None,), 'ones'),
     'o': spec.Spec(
       (k * g, u, d), ('heads', None, 'embed'), scale=depth * out**-0.5
     ),
@@ -164,7 +166,7 @@ def _mlp(c: Config, depth: float, f: int, experts: int = 0) -> dict:
       mlp[name + '_bias'] = spec.Spec((*lead, n), (*axes, axis), 'zeros')
   if not c.gated:
     mlp = {k: x for k, x in mlp.items() if not k.startswith('gate')}
-    for name in 'positive', 'negative':
+    for name in LEARNED.get(c.activation, ()):
       mlp[name] = spec.Spec((1,), (None,), 'zeros')
   return mlp | (_router(c) if experts else {})
 
@@ -182,20 +184,30 @@ def _router(c: Config) -> dict:
 
 def _layer(c: Config, depth: float, stack: str) -> dict:
   """Returns the specs of one layer of a stack."""
-  attention = _latent if c.kv_rank else _attention
-  layer = {'attn': (_delta if stack in DELTAS else attention)(c, depth)}
-  if stack in ALL_DENSE:
-    layer['mlp'] = _mlp(c, depth, c.dense_mlp)
-  else:
-    layer['mlp'] = _mlp(c, depth, c.mlp, c.experts)
-    if c.shared_mlp:
-      layer['shared_mlp'] = _mlp(c, depth, c.shared_mlp)
-    if c.shared_gate:
-      shape = c.width, 1
-      part = spec.Spec(shape, ('embed', None), fan_in=c.width)
-      layer['shared_mlp']['part'] = part
+  attention, layer = _latent if c.kv_rank else _attention, {}
+  if stack != ALONE:
+    layer['attn'] = (_delta if stack in DELTAS else attention)(c, depth)
+  if c.delta_beside:
+    layer['state'] = _delta(c, depth)
+  if stack == ALONE or not c.mlp_layers:
+    layer |= _mlps(c, depth, stack)
   for name in NORMS[c.norm_place]:
-    layer[name] = _norm(c, None, c.width)
+    if name.partition('_')[0] in layer:
+      layer[name] = _norm(c, None, c.width)
+  return layer
+
+
+def _mlps(c: Config, depth: float, stack: str) -> dict:
+  """Returns the specs of the mlp or experts of one layer of a stack."""
+  if stack in ALL_DENSE:
+    return {'mlp': _mlp(c, depth, c.dense_mlp)}
+  layer = {'mlp': _mlp(c, depth, c.mlp, c.experts)}
+  if c.shared_mlp:
+    layer['shared_mlp'] = _mlp(c, depth, c.shared_mlp)
+  if c.shared_gate:
+    shape = c.width, 1
+    part = spec.Spec(shape, ('embed', None), fan_in=c.width)
+    layer['shared_mlp']['part'] = part
   return layer
 
 
@@ -241,15 +253,16 @@ def flops_per_token(c: Config, context: float) -> float:
     * (c.mlp * (c.experts_per_token or 1) + c.shared_mlp)
   )
   router = c.width * c.experts
-  n_delta = len(c.delta_layers)
-  weights = (c.layers - n_delta) * attn + c.width * c.vocab
+  n_delta, n_alone = len(c.delta_layers), len(c.mlp_layers)
+  n_attention = c.layers - n_delta * (not c.delta_beside) - n_alone
+  weights = n_attention * attn + c.width * c.vocab
   weights += n_delta * _delta_weights(c)
-  weights += (c.layers - c.dense_layers) * (mlp + router)
+  weights += (n_alone or c.layers - c.dense_layers) * (mlp + router)
   weights += c.dense_layers * 3 * c.width * c.dense_mlp
   seen = sum(
     min(context, c.layer_windows[i] or context)
     for i in range(c.layers)
-    if i not in c.delta_layers
+    if not c.is_delta(i) and i not in c.mlp_layers
   )
   return 2 * weights + 4 * seen * c.heads * width
 

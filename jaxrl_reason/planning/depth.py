@@ -30,13 +30,15 @@ def cut(shape: Config, layers: int) -> Config:
     windows=shape.windows[:layers],
     rope_of_layer=shape.rope_of_layer[:layers],
     delta_layers=tuple(i for i in shape.delta_layers if i < layers),
+    mlp_layers=tuple(i for i in shape.mlp_layers if i < layers),
   )
 
 
 def period(shape: Config) -> int:
   """Returns the number of layers after which their kinds repeat."""
-  recurrent = [i in shape.delta_layers for i in range(shape.layers)]
-  kinds = list(zip(shape.layer_windows, shape.layer_ropes, recurrent))
+  special = shape.delta_layers, shape.mlp_layers
+  which = [tuple(i in x for x in special) for i in range(shape.layers)]
+  kinds = list(zip(shape.layer_windows, shape.layer_ropes, which))
   n = len(kinds)
   return next(p for p in range(1, n + 1) if kinds[p:] == kinds[: n - p])
 

@@ -127,6 +127,32 @@ FAMILIES['granitemoehybrid'] = dict(
   attention_multiplier=0.2,
   residual_multiplier=0.6,
 )
+NEMOTRON = dict(
+  head_dim=6,
+  hybrid_override_pattern='M-M*-M-*-',
+  mamba_num_heads=4,
+  mamba_head_dim=6,
+  n_groups=2,
+  ssm_state_size=5,
+)
+FAMILIES['nemotron_h'] = NEMOTRON | dict(
+  hybrid_override_pattern='MEME*EM*E',
+  n_routed_experts=4,
+  num_experts_per_tok=2,
+  moe_intermediate_size=8,
+  moe_shared_expert_intermediate_size=12,
+)
+FAMILIES['falcon_h1'] = dict(
+  num_hidden_layers=5,
+  head_dim=6,
+  mamba_d_ssm=24,
+  mamba_n_heads=4,
+  mamba_n_groups=2,
+  mamba_d_state=5,
+  key_multiplier=0.6,
+  ssm_multipliers=[0.9, 1.1, 0.7, 1.2, 0.8],
+  mlp_multipliers=[0.7, 1.4],
+)
 # Other families have the same kinds of layers, so one test is enough.
 ALIKE = {
   'olmo3': dict(num_hidden_layers=5, head_dim=6, sliding_window=5),
@@ -161,6 +187,7 @@ ALIKE = {
     num_experts_per_tok=2,
     sliding_window=5,
   ),
+  'nemotron_h, dense': NEMOTRON,
   'granite': dict(
     num_hidden_layers=5,
     head_dim=6,
@@ -173,6 +200,7 @@ ALIKE = {
 }
 DENSE = (
   'lfm2',
+  'falcon_h1',
   'glm4',
   'qwen3_5_text',
   'hunyuan_v1_dense',
@@ -187,5 +215,6 @@ EXPERTS = [n for n in FAMILIES if n not in DENSE]
 def config(name: str, split: bool = False, **runtime):
   """Returns a config. With `split`, a tensor axis of 2 divides its heads."""
   shared = SHARED | ({'num_key_value_heads': 2} if split else {})
-  h = shared | (FAMILIES | ALIKE)[name] | {'model_type': name}
+  kind = name.partition(',')[0]  # ALIKE has some families once more
+  h = shared | (FAMILIES | ALIKE)[name] | {'model_type': kind}
   return families.from_hf(h, **runtime)

@@ -22,6 +22,7 @@ SHARED = dict(
   pad_token_id=None,
 )
 SLIDING, FULL = 'sliding_attention', 'full_attention'
+LINEAR = 'linear_attention'
 LLAMA3 = dict(
   rope_type='llama3',
   rope_theta=1000.0,
@@ -73,6 +74,19 @@ DELTA = dict(
   rope_parameters=dict(
     rope_type='default', rope_theta=1000.0, partial_rotary_factor=0.5
   ),
+)
+NEMOTRON = dict(
+  layer_types=[LINEAR, 'mlp', LINEAR, LINEAR, FULL, 'mlp', LINEAR, 'mlp'],
+  head_dim=12,
+  vocab_size=70,
+  mamba_num_heads=8,
+  mamba_head_dim=6,
+  n_groups=2,
+  ssm_state_size=5,
+  conv_kernel=3,
+  layer_norm_epsilon=1e-2,  # as in DELTA
+  # transformers raises steps to this in whole rows, and not in decoding.
+  time_step_min=1e-9,
 )
 # family -> (class, settings that differ from SHARED)
 CASES = {
@@ -345,6 +359,43 @@ CASES = {
       logits_scaling=1.5,
     ),
   ),
+  'nemotron_h': ('NemotronH', NEMOTRON),
+  'nemotron_3': (
+    'NemotronH',
+    NEMOTRON
+    | dict(
+      layer_types=[LINEAR, 'moe', LINEAR, FULL, 'moe', LINEAR, 'moe'],
+      n_routed_experts=6,
+      num_experts_per_tok=2,
+      n_group=3,
+      topk_group=2,
+      routed_scaling_factor=1.5,
+      moe_intermediate_size=24,
+      moe_shared_expert_intermediate_size=20,
+    ),
+  ),
+  'falcon_h1': (
+    'FalconH1',
+    dict(
+      num_hidden_layers=3,
+      vocab_size=70,
+      mamba_d_ssm=48,
+      mamba_n_heads=8,
+      mamba_n_groups=2,
+      mamba_d_state=6,
+      mamba_d_conv=3,
+      embedding_multiplier=3.0,
+      lm_head_multiplier=0.7,
+      key_multiplier=0.6,
+      attention_in_multiplier=1.2,
+      attention_out_multiplier=0.8,
+      ssm_in_multiplier=1.3,
+      ssm_multipliers=[0.9, 1.1, 0.7, 1.2, 0.8],
+      ssm_out_multiplier=0.6,
+      mlp_multipliers=[0.7, 1.4],
+      rope_parameters=dict(rope_type='default', rope_theta=100.0),
+    ),
+  ),
   'cohere2': (
     'Cohere2',
     dict(
@@ -432,6 +483,34 @@ ODD_CASES['granite4'] = dict(
   mamba_expand=3,
   position_embedding_type='rope',
 )
+ODD_CASES['nemotron_h'] = dict(
+  layer_types=['mlp', FULL, LINEAR, 'mlp', LINEAR, FULL, 'mlp', 'mlp'],
+  head_dim=10,
+  mamba_num_heads=9,
+  n_groups=1,
+  mlp_bias=True,
+)
+ODD_CASES['nemotron_3'] = dict(
+  layer_types=[LINEAR, FULL, FULL, 'moe', LINEAR, LINEAR, 'moe', LINEAR],
+  n_group=1,
+  topk_group=1,
+  norm_topk_prob=False,
+  mamba_num_heads=9,
+  n_groups=3,
+)
+ODD_CASES['falcon_h1'] = dict(
+  mamba_d_ssm=None,
+  mamba_n_heads=9,
+  mamba_n_groups=3,
+  mamba_rms_norm=True,
+  mamba_norm_before_gate=False,
+  attention_bias=True,
+  attention_in_multiplier=1.0,
+  ssm_in_multiplier=1.0,
+  mlp_bias=True,
+  tie_word_embeddings=True,
+  rms_norm_eps=1e-2,  # as in DELTA
+)
 ODD_CASES['smollm3'] = dict(no_rope_layer_interval=4)
 
 
@@ -439,6 +518,8 @@ def make_odd(name: str):
   """Makes a model as `make`, with an odd shape."""
   known = getattr(transformers, f'{CASES[name][0]}Config')()
   odd = {k: v for k, v in ODD.items() if hasattr(known, k)}
+  if name == 'falcon_h1':  # all of its layers are of one kind
+    del odd['layer_types']
   return make(name, **odd | ODD_CASES[name])
 
 

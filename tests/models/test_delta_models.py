@@ -208,6 +208,13 @@ def test_a_deeper_model_of_the_same_pattern_has_a_program_of_equal_size():
     (dict(windows=(4,) * 7), 'combined with windows'),
     (dict(rope_of_layer=(0, -1) * 3 + (0,)), 'a rope_of_layer other than -1'),
     (dict(delta_rule='mamba2', delta_split=True), 'delta_split has no effect'),
+    (dict(delta_beside=True), 'need model.delta_rule='),
+    (dict(mlp_scales=(1.0,)), 'mlp_scales must have 2 factors'),
+    (dict(attention_scale=2.0), 'attention_scale has no effect'),
+    (dict(mlp_layers=(5, 2)), 'mlp_layers=.5, 2. must be rising indices'),
+    (dict(mlp_layers=(1,)), 'must differ from model.delta_layers'),
+    (dict(mlp_layers=(2, 5)), 'must leave a layer with attention'),
+    (dict(mlp_layers=(2,), norm_place='post'), "norm_place other than 'pre'"),
   ],
 )
 def test_incompatible_settings_are_refused(changes, said):
@@ -223,6 +230,42 @@ def test_a_convolution_multiplies_by_all_its_weights():
   norms = c.width * (2 * c.layers + 1)
   weights = trees.n_params(params) - norms
   assert c.tied and model.flops_per_token(0) == 2 * weights
+
+
+def test_attention_and_a_state_in_one_layer_keep_both():
+  beside = dict(delta_rule='mamba2', delta_beside=True, layers=3)
+  c, model, params = small_model(**DELTA | beside, delta_layers=(0, 1, 2))
+  shapes = jax.eval_shape(
+    lambda p: model.prefill(p, jnp.zeros((B, P), int), VALID, G, C)[1], params
+  )
+  wide = 2 * c.delta_key_dim + c.delta_groups * c.delta_value_dim
+  for keys, values, state in shapes.own:
+    shape = B * G, c.kv_heads, C, c.head_dim
+    assert keys.values.shape == values.values.shape == shape
+    assert state.inputs.shape == (B * G, c.delta_taps - 1, 2, wide)
+  for changes, said in (
+    (dict(delta_layers=(0, 2)), 'needs all layers in model.delta_layers'),
+    (dict(experts=4, experts_per_token=2), 'combined with experts'),
+    (dict(delta_scales=(1.0,)), 'delta_scales must have 6 factors'),
+  ):
+    with pytest.raises(ValueError, match=said):
+      dataclasses.replace(c, **changes)
+  assert model.fork is None
+
+
+def test_layers_of_an_mlp_alone_multiply_by_no_other_weights():
+  c, model, params = small_model(
+    layers=4, mlp_layers=(1, 2), activation='relu2', qk_norm=False, bias=False
+  )
+  norms = c.width * (c.layers + 1)
+  mlp = 2 * c.width * c.mlp
+  attention = c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads)
+  assert trees.n_params(params) == (
+    norms + 2 * (mlp + attention) + c.vocab * c.width
+  )
+  own = 2 * (trees.n_params(params) - norms)
+  assert c.tied and model.flops_per_token(0) == own
+  assert model.flops_per_token(10) == own + 4 * 2 * 10 * c.heads * c.head_dim
 
 
 def test_state_layers_support_neither_fork_nor_steering():
@@ -252,6 +295,37 @@ def test_invalid_config_files_are_named():
   ):
     with pytest.raises(ValueError, match=said):
       families.from_hf(h | changes)
+  own = h | dict(model_type='nemotron_h', hybrid_override_pattern='M-M*-')
+  assert families.from_hf(own).mlp_layers == (1, 4)
+  for changes, said in (
+    (dict(hybrid_override_pattern='M-E*'), 'not both mlp and moe'),
+    (dict(hybrid_override_pattern='MX*'), r"layers_block_type=\['X'\]"),
+    (dict(hybrid_override_pattern=''), r'layers_block_type=\[\]'),
+    (dict(hybrid_override_pattern='M-M-'), 'leave a layer with attention'),
+    (dict(layers_block_type=['mamba', 'conv']), r"layers_block_type=\['conv"),
+    (dict(residual_in_fp32=True), 'residual_in_fp32=True is not supported'),
+    (dict(attention_head_dim=8), 'attention_head_dim=8 is not supported'),
+    (dict(moe_latent_size=8), 'moe_latent_size=8'),
+    (dict(time_step_limit=[0.1, 1.0]), 'time_step_limit'),
+    (dict(n_groups=3), 'mamba_num_heads=128 must be a multiple of n_groups=3'),
+  ):
+    with pytest.raises(ValueError, match=said):
+      families.from_hf(own | changes)
+  own = h | dict(model_type='falcon_h1', mamba_n_heads=8, mamba_d_ssm=48)
+  assert families.from_hf(own).delta_layers == (0, 1, 2, 3)
+  for changes, said in (
+    (dict(ssm_multipliers=[1.0] * 4), 'ssm_multipliers must have 5 values'),
+    (dict(projectors_bias=True), 'projectors_bias=True is not supported'),
+    (dict(mamba_rms_norm=True), 'mamba_norm_before_gate=True'),
+    (
+      dict(attention_bias=True, attention_in_multiplier=2.0),
+      'attention_in_multiplier=2.0 is not supported with attention_bias',
+    ),
+    (dict(mamba_d_head=7), 'mamba_d_head=7'),
+    (dict(mamba_n_heads=7), 'mamba_n_heads=7'),
+  ):
+    with pytest.raises(ValueError, match=said):
+      families.from_hf(own | changes)
   h |= dict(model_type='lfm2', head_dim=None)
   assert families.from_hf(h | dict(full_attn_idxs=[1])).delta_layers == (
     0,

@@ -282,7 +282,9 @@ def test_peft_reads_the_adapters(tmp_path, rslora):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize('name', ['phi3', 'lfm2', 'granite4'])
+@pytest.mark.parametrize(
+  'name', ['phi3', 'lfm2', 'granite4', 'nemotron_h', 'falcon_h1']
+)
 def test_peft_reads_the_adapters_of_fused_tensors(name, tmp_path):
   peft = pytest.importorskip('peft')
   torch = pytest.importorskip('torch')
@@ -292,14 +294,16 @@ def test_peft_reads_the_adapters_of_fused_tensors(name, tmp_path):
   whole.save_pretrained(tmp_path / 'base')
   c = families.from_hf(hf.read_config(tmp_path / 'base'))
   base, params = transformer.build(c), hf.load(tmp_path / 'base', c)
-  targets = '.*attn/(q|v|k|z|o)'
+  all_ = name not in ('nemotron_h', 'falcon_h1')  # without outputs of Mamba-2
+  out = '.*attn/o' if all_ else 'layers/attn/o'
+  targets = f'.*(attn|state)/(q|v|k|z)|{out}'
   if not c.experts:
     targets += '|.*mlp/(gate|up|down)'
   settings = dataclasses.replace(LORA, targets=targets)
   model = adapters.attach(base, lora=settings)
   ab = spec.init(model.specs[lora.KEY], jax.random.key(7))
   params |= {lora.KEY: jax.tree.map(lambda x: x + 0.05, ab)}
-  table = families.tensors_of(hf.read_config(tmp_path / 'base'))
+  table = families.adapted_of(hf.read_config(tmp_path / 'base'))
   folder = tmp_path / 'peft'
   lora.save_peft(folder, params, settings, table, model.specs, '', c.stacks)
   theirs = peft.PeftModel.from_pretrained(whole, folder)
@@ -353,3 +357,8 @@ def test_an_adapter_without_a_tensor_is_refused(trio, tmp_path):
   table = [row for row in table if 'layers/mlp/down' not in row.leaves]
   with pytest.raises(ValueError, match='mlp/down has an adapter and no tensor'):
     lora.save_peft(tmp_path, params, LORA, table, model.specs)
+  for kind, n in ('nemotron_h', 0), ('falcon_h1', 0), ('granitemoehybrid', 1):
+    h = {'model_type': kind, 'hybrid_override_pattern': 'M-*'}
+    names = [row.name for row in families.adapted_of(h)]
+    assert sum(x.endswith('.out_proj.weight') for x in names) == n
+    assert not any('backbone' in x for x in names)

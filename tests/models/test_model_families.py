@@ -34,6 +34,7 @@ WITHOUT_DEFAULT = {
   'dots1': dict(n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1),
   # Its default is a model without attention.
   'granitemoehybrid': dict(layer_types=['mamba'] * 29 + ['attention']),
+  'nemotron_h': dict(layers_block_type=[H.LINEAR, 'moe'] * 14 + [H.FULL] * 2),
 }
 GROUP = 2  # rows of a prompt: the first greedy, the second sampled
 
@@ -400,11 +401,14 @@ def test_export_opens_in_transformers_with_the_same_logits(case, tmp_path):
 
 def test_old_and_new_config_files_read_alike(case):
   """`transformers` writes rope_parameters. Hubs contain rope_theta and
-  rope_scaling, which we write.
+  rope_scaling, which we write. Nemotron-H has no positions, and two forms of
+  the kinds of layers.
   """
   new = json.loads((case.folder / 'config.json').read_text())
   old = families.to_hf(case.config)
-  assert 'rope_parameters' in new and 'rope_parameters' not in old
+  kinds, rope = 'layers_block_type', 'rope_parameters'
+  form = kinds if kinds in new else rope
+  assert form in new and form not in old
   assert families.from_hf(old) == families.from_hf(new)
 
 

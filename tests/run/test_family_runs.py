@@ -16,9 +16,10 @@ CHANGES = {
   'qwen3_next': {},
   'lfm2': {},
   'granite4': {},
+  'nemotron_3': {},
 }
 # A part of the names of the tensors that training must change.
-KINDS = {'lfm2': 'conv.conv', 'granite4': 'mamba.'}
+KINDS = {'lfm2': 'conv.conv', 'granite4': 'mamba.', 'nemotron_3': 'A_log'}
 
 
 @pytest.mark.slow

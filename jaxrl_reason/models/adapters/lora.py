@@ -151,7 +151,8 @@ def save_peft(
   for path in sorted({p.rpartition('/')[0] for p in flat}):
     if path not in known:
       raise ValueError(
-        f'{path} has an adapter and no tensor in this family: export it merged'
+        f'{path} has an adapter and no tensor in this family that peft adapts: '
+        'export it merged'
       )
     if flat[f'{path}/a'].ndim > 3:  # layers, experts, a matrix
       raise ValueError(

@@ -11,6 +11,9 @@ A family is one file with
   beside(h)     a regex over the names of tensors that are not read, if any
   CONSTANTS     {tensor of every layer: its value}, if there are any
   rows_of(h)    the rows of TENSORS that a file has, if not all
+  implied(h)    keys that follow from the others, if a file may omit them
+  UNADAPTED     ends of names of tensors that `peft` does not adapt, if any
+  MODULES       (start of names of tensors, of modules), if they differ
   PACKED        quant_methods of its weights that `checkpoints.packed` widens
 
 and a name in `FAMILIES`, its `model_type`. `from_hf` reads the files of
@@ -31,6 +34,7 @@ from jaxrl_reason.models.families import (
   deepseek_v3,
   dots1,
   ernie4_5,
+  falcon_h1,
   gemma,
   gemma2,
   gemma3_text,
@@ -48,6 +52,7 @@ from jaxrl_reason.models.families import (
   ministral3,
   mistral,
   mixtral,
+  nemotron_h,
   olmo2,
   olmo3,
   olmoe,
@@ -105,6 +110,8 @@ FAMILIES = {
   'lfm2': lfm2,
   'lfm2_moe': lfm2_moe,
   'granitemoehybrid': granitemoehybrid,
+  'nemotron_h': nemotron_h,
+  'falcon_h1': falcon_h1,
   'cohere2': cohere2,
   'qwen3_vl_text': qwen3_vl,
   'qwen3_5_text': qwen3_5,
@@ -196,8 +203,8 @@ def beside_of(h: dict) -> str:
 def constants_of(h: dict) -> dict[str, float]:
   """Returns the values of tensors that are the same in all models."""
   family = FAMILIES[family_of(h)]
-  layers = range(text_of(h)['num_hidden_layers'])
   rows = getattr(family, 'CONSTANTS', {}).items()
+  layers = range(text_of(h).get('num_hidden_layers', 0))
   return {name_in(h, name.format(i)): x for name, x in rows for i in layers}
 
 
@@ -261,6 +268,15 @@ def tensors_of(h: dict, names: Collection[str] = ()) -> tuple:
   return tuple(row._replace(name=name_in(h, row.name)) for row in rows)
 
 
+def adapted_of(h: dict) -> tuple:
+  """Returns the rows whose adapters `peft` reads, by the names of modules."""
+  family = FAMILIES[family_of(h)]
+  refused = getattr(family, 'UNADAPTED', ())
+  rows = [r for r in tensors_of(h) if not r.name.endswith(refused)]
+  there, module = getattr(family, 'MODULES', ('', ''))
+  return tuple(r._replace(name=r.name.replace(there, module, 1)) for r in rows)
+
+
 def from_hf(h: dict, **runtime: Any) -> Config:
   """Builds the Config of a config.json.
 
@@ -276,6 +292,7 @@ def from_hf(h: dict, **runtime: Any) -> Config:
   h = family.DEFAULTS | text_of(h)
   values.check(h, family.DEFAULTS)
   with values.Reading(h) as h:
+    h |= family.implied(h) if hasattr(family, 'implied') else {}
     fields = _read_shared(h, family) | family.read(h)
     if h.get('mlp_bias') and not fields.get('mlp_bias'):
       raise ValueError(f'config.json: mlp_bias is not supported for {name}')
@@ -310,7 +327,7 @@ def _read_shared(h: dict, family) -> dict:
 
 def _activation(h: dict, family) -> str:
   """Reads the activation, from the key that `transformers` reads."""
-  names = 'hidden_activation', 'hidden_act'
+  names = 'mlp_hidden_act', 'hidden_activation', 'hidden_act'
   key = next(name for name in names if name in family.DEFAULTS)
   known = getattr(family, 'ACTIVATIONS', ACTIVATIONS)
   if h[key] not in [*known]:

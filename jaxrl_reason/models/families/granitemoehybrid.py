@@ -2,13 +2,10 @@
 alone, and the multipliers of Granite 3.
 """
 
-import math
-
 from jaxrl_reason.models.config import DELTA, Config
 from jaxrl_reason.models.families import granite
-from jaxrl_reason.models.parts.delta import MAMBA
 from jaxrl_reason.models.parts.rope import NOPE
-from jaxrl_reason.models.published import keys, tensors
+from jaxrl_reason.models.published import keys, mamba, tensors
 
 ARCHITECTURE = 'GraniteMoeHybridForCausalLM'
 DEFAULTS = granite.DEFAULTS | {
@@ -23,18 +20,7 @@ DEFAULTS = granite.DEFAULTS | {
   'mamba_conv_bias': True,
   'mamba_proj_bias': False,
 }
-INFINITY = {'__float__': 'Infinity'}  # as `transformers` writes it
-IN = ('attn/z', 'attn/v', 'attn/k', 'attn/q', 'attn/step')
-MIXER = (
-  tensors.layer('mamba.in_proj.weight', *IN),
-  tensors.depthwise('mamba.conv1d.weight', 'attn/conv'),
-  tensors.vector('mamba.conv1d.bias', 'attn/conv_bias'),
-  tensors.vector('mamba.A_log', 'attn/log_decay'),
-  tensors.vector('mamba.dt_bias', 'attn/step_bias'),
-  tensors.vector('mamba.D', 'attn/skip'),
-  tensors.vector('mamba.norm.weight', 'attn/out_norm'),
-  tensors.layer('mamba.out_proj.weight', 'attn/o', layout='output'),
-)
+MIXER = mamba.rows('mamba')
 _MOE = 'block_sparse_moe'
 EXPERTS = (
   tensors.layer(f'{_MOE}.router.layer.weight', 'mlp/router'),
@@ -93,43 +79,24 @@ def _mixers(h: dict) -> dict:
   which = tuple(i for i, t in enumerate(types) if t == keys.LINEAR)
   if not which:
     return {}
-  heads, groups = h['mamba_n_heads'], h['mamba_n_groups']
-  width = h['mamba_expand'] * h['hidden_size']
-  if heads < 1 or groups < 1 or heads % groups or width % heads:
-    raise ValueError(
-      f'config.json: mamba_n_heads={heads} must be a multiple of '
-      f'mamba_n_groups={groups}, and divide mamba_expand * hidden_size={width}'
-    )
-  wanted = {
-    'mamba_conv_bias': (True,),
-    'mamba_proj_bias': (False,),
-    'mamba_d_head': ('auto', None, width // heads),
-    'time_step_limit': (None, [0, math.inf], [0, INFINITY]),
-  }
-  for key, known in wanted.items():
-    if h.get(key) not in known:
-      raise ValueError(
-        f'config.json: {key}={h[key]!r} is not supported, only {known[0]!r}'
-      )
-  return {
-    'delta_layers': which,
-    'delta_rule': MAMBA,
-    'delta_heads': groups,
-    'delta_groups': heads // groups,
-    'delta_key_dim': h['mamba_d_state'],
-    'delta_value_dim': width // heads,
-    'delta_taps': h['mamba_d_conv'],
-  }
+  width, heads = h['mamba_expand'] * h['hidden_size'], h['mamba_n_heads']
+  out = mamba.read(h, which, width)
+  mamba.check(
+    h,
+    {
+      'mamba_conv_bias': (True,),
+      'mamba_proj_bias': (False,),
+      'mamba_d_head': ('auto', None, width // heads),
+      'time_step_limit': mamba.LIMITS,
+    },
+  )
+  return out
 
 
 def write(c: Config) -> dict:
   heads = c.delta_heads * c.delta_groups
-  mixers = {
-    'mamba_n_heads': heads,
-    'mamba_n_groups': c.delta_heads,
+  mixers = mamba.write(c) | {
     'mamba_d_head': c.delta_value_dim,
-    'mamba_d_state': c.delta_key_dim,
-    'mamba_d_conv': c.delta_taps,
     'mamba_expand': heads * c.delta_value_dim // c.width,
   }
   rope = {*c.layer_ropes} == {NOPE}

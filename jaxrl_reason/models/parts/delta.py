@@ -31,6 +31,7 @@ last inputs of the convolution alone.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,6 +43,7 @@ from jaxrl_reason.models.parts import attention, chunked_rule, layers
 
 EPS = 1e-6  # in the norms of q and k
 NAME = 'conv'  # a weight that only layers of this kind have
+SCALED = ('z', 'v', 'k', 'q', 'step', 'o')  # weights of `Config.delta_scales`
 MAMBA = 'mamba2'  # the other value of `Config.delta_rule` is delta
 
 
@@ -92,8 +94,11 @@ def heads_of(x: jax.Array, p: dict, c: Any) -> tuple[Heads, jax.Array]:
     return Heads(k * v), z
 
   def projected(*names):
-    return jnp.concatenate([layers.dense(x, p[n]) for n in names], axis=-1)
+    parts = {n: layers.dense(x, p[n]) for n in names}
+    parts = [y * scales[n] if scales else y for n, y in parts.items()]
+    return jnp.concatenate(parts, axis=-1)
 
+  scales = dict(zip(SCALED, c.delta_scales))
   split = 2 * c.delta_key_dim + c.delta_groups * c.delta_value_dim
   all_, both = ('qkvz',), ('ba',)
   if c.delta_split or c.delta_rule == MAMBA:
@@ -138,13 +143,16 @@ def taps(p: dict, c: Any) -> Taps:
 def gated(out: jax.Array, gate: jax.Array, p: dict, c: Any) -> jax.Array:
   """Normalizes the heads' output, f32 [...,K,G,U], and multiplies it by the
   SiLU of the gates; the output of a convolution alone by the gates themselves.
-  In Mamba-2 the gates come first, and all values of a key's head have one norm.
+  In Mamba-2 the gates come first, and all values of a key's head have one norm,
+  or none.
   """
   if not c.delta_key_dim:
     return (out * gate.astype(jnp.float32)).astype(gate.dtype)
   if c.delta_rule == MAMBA:
     y = out * jax.nn.silu(gate.astype(jnp.float32))
     y = y.reshape(*y.shape[:-2], -1)
+    if not c.delta_norm:
+      return y.astype(gate.dtype)
     weight = p['out_norm'].reshape(c.delta_heads, -1)
     return layers.rms_norm(y, weight, c.norm_eps).astype(gate.dtype)
   y = layers.rms_norm(out, p['out_norm'], c.norm_eps)
@@ -275,6 +283,22 @@ def some_tokens(
   at = there.sum(axis=1)[:, None] + jnp.arange(state.inputs.shape[1])
   inputs = jnp.take_along_axis(inputs, at[..., None, None], axis=1)
   return out, after.replace(inputs=inputs)
+
+
+def of(entry: Any) -> Any:
+  """Returns the state in an entry of a cache, where keys may precede it."""
+  return entry if isinstance(entry, State) else entry[-1]
+
+
+def outside(f: Callable, *entries: Any) -> Any:
+  """Applies f to the arrays of entries of caches, except those of states, which
+  become those of the last entry.
+  """
+
+  def each(*x):
+    return x[-1] if isinstance(x[0], State) else f(*x)
+
+  return jax.tree.map(each, *entries, is_leaf=lambda x: isinstance(x, State))
 
 
 def chosen(rows: jax.Array, a: State, b: State) -> State:

@@ -7,6 +7,7 @@ float32.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,13 +52,20 @@ def xielu(x: jax.Array, positive: jax.Array, negative: jax.Array) -> jax.Array:
   return (jnp.where(x32 > 0, above, below) + 0.5 * x32).astype(x.dtype)
 
 
+def relu2(x: jax.Array) -> jax.Array:
+  """Computes max(x, 0)^2 (https://arxiv.org/abs/2109.08668)."""
+  return jnp.square(jax.nn.relu(x))
+
+
 ACTIVATIONS = {
   'silu': jax.nn.silu,
   'gelu_tanh': functools.partial(jax.nn.gelu, approximate=True),
   'gelu_quick': gelu_quick,
   'xielu': xielu,
+  'relu2': relu2,
 }
-UNGATED = ('xielu',)  # of an mlp that is not multiplied by gates
+LEARNED = {'xielu': ('positive', 'negative')}  # the weights of an activation
+UNGATED = 'xielu', 'relu2'  # of an mlp that is not multiplied by gates
 SUMS = None  # over the vocabulary: those of `logits`
 sigmoid, probabilities = jax.nn.sigmoid, jax.nn.softmax
 angles, rotate = rope.angles, rope.rotate
@@ -309,3 +317,23 @@ def gate(
     x32 = jnp.minimum(x32, limit)
     up = jnp.clip(up.astype(jnp.float32), -limit, limit) + 1
   return (activation(x32) * up).astype(x.dtype)
+
+
+def mlp(x: jax.Array, p: dict, c: Any) -> jax.Array:
+  """Computes (act(x G) * x U) D (arxiv.org/abs/2002.05202), or act(x U) D."""
+  lines = flat(x)
+
+  def times(x, name):
+    return c.ops.dense(x, p[name], p.get(name + '_bias'))
+
+  if not c.gated:
+    learned = [p[name] for name in LEARNED.get(c.activation, ())]
+    y = c.activate(times(lines, 'up'), *learned)
+    return times(y, 'down').reshape(x.shape)
+  gate, up = times(lines, 'gate'), times(lines, 'up')
+  if not c.mlp_scales:
+    y = times(c.ops.gate(gate, up, c.activate), 'down')
+    return y.reshape(x.shape)
+  of_gate, of_output = c.mlp_scales
+  y = c.ops.gate(gate, up, lambda x: c.activate(x * of_gate))
+  return (times(y, 'down') * of_output).reshape(x.shape)

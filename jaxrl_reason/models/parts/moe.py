@@ -127,8 +127,11 @@ def grouped_mlp(x, p: dict, routes, c, n_experts: int) -> jax.Array:
     return c.ops.added(y, bias[routes.reshape(-1)[order]])
 
   rows = layers.taken(x, order, back)
-  gate, up = dot(rows, 'gate'), dot(rows, 'up')
-  act = c.ops.gate(gate, up, c.activate, c.mlp_limit)
+  up = dot(rows, 'up')
+  if c.gated:
+    act = c.ops.gate(dot(rows, 'gate'), up, c.activate, c.mlp_limit)
+  else:
+    act = c.activate(up)
   return layers.taken(dot(act, 'down'), back, order).reshape(m, k, -1)
 
 
@@ -189,6 +192,31 @@ def mlp(x, p: dict, c, routes=None):
     'probs': probs.reshape(*lead, -1),
   }
   return y.reshape(x.shape), used
+
+
+def shared(h: jax.Array, p: dict, c) -> jax.Array:
+  """Computes the mlp for all tokens beside experts, times its gate if any."""
+  y = layers.mlp(h, p, c)
+  if 'part' not in p:
+    return y
+  part = c.ops.sigmoid(c.ops.dense(h, p['part']).astype(jnp.float32))
+  return c.ops.times(y, part)
+
+
+def of_layer(h: jax.Array, p: dict, c, routes=None):
+  """Computes the mlp of a layer, or its experts and the mlp beside them.
+
+  Returns:
+    (y [...,D], routes and probabilities as of `mlp`, or None).
+  """
+  used = None
+  if 'router' in p['mlp']:
+    y, used = mlp(h, p['mlp'], c, routes)
+  else:
+    y = layers.mlp(h, p['mlp'], c)
+  if 'shared_mlp' in p:
+    y = c.ops.added(y, shared(h, p['shared_mlp'], c))
+  return y, used
 
 
 def load_balance(routes, probs, valid) -> jax.Array:

@@ -3,7 +3,7 @@
 LATENT = 'its form of latent attention is not supported, only that of V3'
 RECURRENT = (
   'its recurrent layers are not supported, only the gated delta rule, and '
-  'Mamba-2 as in Granite 4'
+  'Mamba-2 as in Granite 4, Nemotron-H and Falcon-H1'
 )
 TOWERS = 'image and sound towers are not supported, only text'
 LAYER_NORM = 'norms with a mean and learned positions are not supported'
@@ -13,7 +13,6 @@ FAMILIES = {
   'cohere': 'norms on q and k of Command R are not supported',
   'deepseek_v2': LATENT,
   'deepseek_v32': LATENT,
-  'falcon_h1': RECURRENT,
   'falcon_mamba': RECURRENT,
   'gemma3n': 'shared keys and per-layer embeddings are not supported',
   'gpt2': LAYER_NORM,
@@ -26,7 +25,6 @@ FAMILIES = {
   'minicpm3': LATENT,
   'minimax': RECURRENT,
   'mllama': TOWERS,
-  'nemotron_h': RECURRENT,
   'opt': LAYER_NORM,
   'phi': LAYER_NORM,
   'qwen2_5_vl': TOWERS,

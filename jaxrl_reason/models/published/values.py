@@ -1,6 +1,7 @@
 """Checks the values of a config.json; names the key in errors of reading."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 MOST = 2**31 - 1  # of a whole number; more is a damaged file
@@ -61,6 +62,14 @@ def check_number(key: str, value: Any) -> None:
   """Raises an error for a value that is no finite number."""
   finite = isinstance(value, int | float) and abs(value) < MOST_NUMBER
   _expect(key, value, finite, 'a number')
+
+
+def inverted(f: Callable, near: float, want: float) -> float:
+  """Returns the number next to `near` for which f is exactly `want`, or `near`
+  if there is none. A quotient may differ from it in the last bit.
+  """
+  beside = math.nextafter(near, math.inf), math.nextafter(near, -math.inf)
+  return next((x for x in (near, *beside) if f(x) == want), near)
 
 
 class Reading(dict):
