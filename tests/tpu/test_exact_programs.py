@@ -169,6 +169,14 @@ with jax.set_mesh(mesh):
 
 @pytest.mark.tpu_compile
 def test_a_weight_is_gathered_before_its_products():
-  """The compiler would exchange parts of it between products."""
+  """It is gathered as int8 digits. Otherwise the compiler exchanges parts of
+  the weight between products, or gathers digits as float32 numbers.
+  """
   text = printed(WHOLE)
-  assert 'all-gather' in text and 'collective-permute' not in text
+  gathered = [
+    op.shapes[0].dtype
+    for ops in hlo.parse(text).computations.values()
+    for op in ops.values()
+    if op.kind.startswith('all-gather')
+  ]
+  assert gathered == ['s8', 's8'] and 'collective-permute' not in text

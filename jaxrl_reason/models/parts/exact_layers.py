@@ -79,11 +79,14 @@ def _replicated(x: jax.Array) -> jax.Array:
   """Replicates the digits of a weight, unless the mesh has a tensor axis.
 
   Otherwise the TPU compiler multiplies with one shard of the weight at a time,
-  and adds the sums of the shards in memory.
+  and adds the sums of the shards in memory. Without the barrier it gathers the
+  digits as float32 numbers.
   """
   if not sharding.in_mesh() or sharding.is_own_device():
     return x
-  return x if sharding.n_tensor_shards() > 1 else sharding.everywhere(x)
+  if sharding.n_tensor_shards() > 1:
+    return x
+  return sharding.everywhere(jax.lax.optimization_barrier(x))
 
 
 def scores(x: jax.Array, w: Any) -> jax.Array:
