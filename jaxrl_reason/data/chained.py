@@ -20,6 +20,7 @@ import tqdm
 from jaxrl_reason import hosts
 from jaxrl_reason.data import lengths
 from jaxrl_reason.data.row_index import key_of
+from jaxrl_reason.verifiers.math import extraction
 
 # A whole number that is no part of a word, a date, a time or a decimal number.
 NUMBER = re.compile(r'(?<![\w.,:/\[-])\d{1,6}(?![\w%:/\]-]|[.,]\d)')
@@ -31,9 +32,12 @@ INTRODUCTION = (
 
 
 def whole(answer: str) -> int | None:
-  """Returns an answer as a whole number; None if it is something else."""
+  """Returns an answer, or the part of it that is marked as the answer, as a
+  whole number; None if it is something else.
+  """
+  marked = extraction.extract(answer, strict=True)
   try:
-    return int(str(answer).replace(',', ''))
+    return int((marked.text if marked else answer).replace(',', ''))
   except ValueError:
     return None
 
@@ -137,4 +141,4 @@ def _inner(example: dict, k: int) -> str:
   final answer.
   """
   solution = example['solution'].partition(MARKER)[0].strip()
-  return f'{solution}\nThe answer to problem {k} is {example["answer"]}.'
+  return f'{solution}\nThe answer to problem {k} is {whole(example["answer"])}.'
