@@ -227,6 +227,45 @@ ZOO = {
   'lfm2-350m': _lfm2(1024, 6656, 16),
   'lfm2-700m': _lfm2(1536, 10_240, 24),
   'lfm2-1.2b': _lfm2(2048, 12_288, 32),
+  'granite-4.0-h-micro': _make(
+    'granitemoehybrid',
+    (40, 2048, 8192, 32, 8, 64, 100_352),
+    layer_types=['attention' if i % 10 == 5 else 'mamba' for i in range(40)],
+    num_local_experts=0,
+    shared_intermediate_size=8192,
+    tie_word_embeddings=True,
+    rms_norm_eps=1e-5,
+    mamba_n_heads=64,
+    mamba_d_state=128,
+  ),
+  'nemotron-nano-9b-v2': _make(
+    'nemotron_h',
+    (56, 4480, 15_680, 40, 8, 128, 131_072),
+    hybrid_override_pattern='M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-'
+    'M-M-M-M-M-',
+    mamba_head_dim=80,
+  ),
+  'nemotron-3-nano-30b-a3b': _make(
+    'nemotron_h',
+    (52, 2688, 1856, 32, 2, 128, 131_072),
+    hybrid_override_pattern='MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*'
+    'EMEMEMEME',
+    mamba_num_heads=64,
+    n_routed_experts=128,
+    num_experts_per_tok=6,
+    moe_intermediate_size=1856,
+    moe_shared_expert_intermediate_size=3712,
+    routed_scaling_factor=2.5,
+  ),
+  # Without its factors.
+  'falcon-h1-0.5b': _make(
+    'falcon_h1',
+    (36, 1024, 2048, 8, 2, 64, 32_784),
+    rope_theta=1e11,
+    mamba_d_ssm=1536,
+    mamba_n_heads=24,
+    mamba_d_state=128,
+  ),
 }
 ZOO |= {
   'deepseek-r1': ZOO['deepseek-v3'],

@@ -57,6 +57,11 @@ PUBLISHED = {
   'lfm2-350m': 354_483_968,
   'lfm2-700m': 742_489_344,
   'lfm2-1.2b': 1_170_340_608,
+  'granite-4.0-h-micro': 3_191_396_096,
+  'nemotron-nano-9b-v2': 8_888_227_328,
+  # The Hub does not count the corrections of choices.
+  'nemotron-3-nano-30b-a3b': 31_577_937_344 + 23 * 128,
+  'falcon-h1-0.5b': 521_411_104,
   # Only the text model: without the 416,866,032 parameters of a tower for
   # images, and without its projection.
   'gemma-3-4b': 4_300_079_472 - 416_866_032 - 1152 * 2561,
@@ -108,6 +113,9 @@ NUMERICS = {
   'smollm3': (5e6, 1e-6),
   'command-r7b': (5e4, 1e-5),
   'lfm2': (1e6, 1e-5),
+  'granite-4': (1e4, 1e-5),
+  'nemotron': (1e4, 1e-5),  # without positions
+  'falcon-h1': (1e11, 1e-5),
   'deepseek-r1-distill-qwen-1.5b': (1e4, 1e-6),
   'deepseek-r1-distill-qwen-7b': (1e4, 1e-6),
   'deepseek-r1-distill-qwen': (1e6, 1e-5),
@@ -184,7 +192,8 @@ def test_every_size_has_a_config_file_and_a_layout():
     assert families.from_hf(families.to_hf(c)) == c, name
     specs = transformer.specs(c)
     where = sharding.shardings(specs, mesh, sharding.TRAIN_RULES)
-    assert not where['layers']['mlp']['up'].is_fully_replicated, name
+    mlp = where['mlp_layers' if c.mlp_layers else 'layers']['mlp']
+    assert not mlp['up'].is_fully_replicated, name
 
 
 def test_the_largest_traces_without_weights():
