@@ -376,41 +376,6 @@ def test_five_faults_in_a_row(runs, untouched, tmp_path, seed):
   apply_faults(runs, untouched, tmp_path / 'run', seed, 5)
 
 
-# Settings with which a state has samples that no step has trained on.
-WAITING = {
-  'in_flight': [
-    '--config.rl.in_flight.batches=3',
-    '--config.rl.old_logp=sampler',
-    '--config.rl.slots=2',
-  ],
-  'recomputed': [
-    '--config.rl.in_flight.batches=3',
-    '--config.rl.in_flight.cache=recomputed',
-    '--config.rl.old_logp=sampler',
-    '--config.rl.slots=2',
-  ],
-  'queue': ['--config.rl.staleness=2', '--config.rl.old_logp=sampler'],
-}
-
-
-@pytest.mark.parametrize('n', [4, pytest.param(20, marks=pytest.mark.slow)])
-@pytest.mark.parametrize('mode', WAITING)
-def test_killed_with_samples_that_wait(runs, tmp_path, mode, n):
-  """Kills n runs one after the other. Each is resumed until it ends."""
-  code, log, calls = runs(tmp_path / 'whole', flags=WAITING[mode])
-  assert code == 0, log[-3000:]
-  want, rng, left = content(tmp_path / 'whole'), random.Random(0), n
-  assert max(row.get('train/policy_lag', 0) for row in want) > 0
-  while left:
-    workdir, code = tmp_path / f'{left}-left', -9
-    while code == -9:
-      at = rng.randint(1, calls) if left else 0
-      code, log, _ = runs(workdir, at, 'SIGKILL', WAITING[mode])
-      left -= code == -9
-    assert code == 0, log[-3000:]
-    assert content(workdir) == want
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('seed', range(100, 140))
 def test_two_hundred_faults(runs, untouched, tmp_path, seed):

@@ -1,0 +1,102 @@
+"""Runs of rollout modes that are killed at random points: groups in flight,
+queues, trees, games, leagues, proposals.
+"""
+
+import random
+
+import pytest
+from test_faults import runs  # noqa: F401
+from test_proposal_runs import warm  # noqa: F401
+from test_resume import content
+
+# Settings of rollout modes. With these, a state has samples that no step has
+# trained on.
+LAGS = {
+  'in_flight': [
+    '--config.rl.in_flight.batches=3',
+    '--config.rl.old_logp=sampler',
+    '--config.rl.slots=2',
+  ],
+  'recomputed': [
+    '--config.rl.in_flight.batches=3',
+    '--config.rl.in_flight.cache=recomputed',
+    '--config.rl.old_logp=sampler',
+    '--config.rl.slots=2',
+  ],
+  'queue': ['--config.rl.staleness=2', '--config.rl.old_logp=sampler'],
+}
+ONCE = [
+  '--config.rl.epochs=1',
+  '--config.rl.minibatches=1',
+  '--config.rl.algorithm=reinforce',
+  '--config.rl.cache_segments=1',
+]
+GAME = [
+  *ONCE,
+  '--config.data.name=subtraction',
+  '--config.data.knobs={"largest":9,"most":3,"skill":0.0}',
+  '--config.data.completion_len=24',
+  '--config.rl.turns.env=subtraction',
+  '--config.rl.turns.most=6',
+  '--config.rl.turns.tokens=3',
+  '--config.rl.turns.observation=3',
+  '--config.rl.role_decay=0.9',
+]
+MODES = LAGS | {
+  'tree': ['--config.rl.tree.width=2', '--config.rl.tree.step_end= '],
+  'game': GAME,
+  'league': [
+    *GAME,
+    '--config.rl.league.share=0.5',
+    '--config.rl.league.every=2',
+  ],
+  # The model of `test_proposal_runs.warm`, which writes valid problems.
+  'proposals': [
+    *ONCE,
+    '--config.data.tokenizer=byte',
+    '--config.data.prompt_len=8',
+    '--config.data.completion_len=7',
+    '--config.data.knobs={"min_ops":1,"max_ops":1,"ops":"+"}',
+    '--config.model.width=32',
+    '--config.model.mlp=32',
+    '--config.model.head_dim=16',
+    '--config.rl.propose=?',
+    '--config.rl.prompts=8',
+    '--config.rl.rewards.answer.reward=task',
+  ],
+}
+
+
+@pytest.mark.parametrize(
+  'mode, n',
+  [
+    *((mode, 4) for mode in LAGS),
+    *(pytest.param(mode, 20, marks=pytest.mark.slow) for mode in MODES),
+  ],
+)
+def test_killed_runs_of_rollout_modes_continue(
+  runs,  # noqa: F811
+  request,
+  tmp_path,
+  mode,
+  n,
+):
+  """Kills n runs one after the other. Each is resumed until it ends."""
+  flags = MODES[mode]
+  if mode == 'proposals':
+    weights = request.getfixturevalue('warm')
+    flags = [*flags, f'--config.init_from={weights}']
+  code, log, calls = runs(tmp_path / 'whole', flags=flags)
+  assert code == 0, log[-3000:]
+  want, rng, left = content(tmp_path / 'whole'), random.Random(0), n
+  assert max(row.get('train/grad_norm', 0) for row in want) > 0
+  lag = max(row.get('train/policy_lag', 0) for row in want)
+  assert (lag > 0) == (mode in LAGS)
+  while left:
+    workdir, code = tmp_path / f'{left}-left', -9
+    while code == -9:
+      at = rng.randint(1, calls) if left else 0
+      code, log, _ = runs(workdir, at, 'SIGKILL', flags)
+      left -= code == -9
+    assert code == 0, log[-3000:]
+    assert content(workdir) == want
