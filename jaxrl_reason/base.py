@@ -380,8 +380,8 @@ class Batch:
   answer_id: jax.Array | None = None  # i32 [N], see Reward
   row: jax.Array | None = None  # i32 [N], see Trajectories
   is_hinted: jax.Array | None = None  # bool [N], began with a hint
-  # f32 [N,D], states that a reward read and the probe reads too.
-  hidden: jax.Array | None = None
+  # [N,...], views of the rollout that parts of the step read.
+  views: dict[str, jax.Array] | None = None
 
 
 @struct.dataclass

@@ -107,17 +107,18 @@ def make_batch(found: Trajectories) -> Batch:
     teacher_tokens=_per_row(prompts.teacher_tokens, n),
     teacher_valid=_per_row(prompts.teacher_valid, n),
     pass_rate=_per_row(prompts.pass_rate, n),
-    hidden=_hidden(rollout),
+    views=_views(rollout),
   )
   if found.greedy is None:
     return batch
   return with_reward(batch, reward, found.greedy)
 
 
-def _hidden(rollout: Rollout) -> jax.Array | None:
-  """Returns the hidden states [N,D] among the views that a rollout keeps."""
-  states = (rollout.views or {}).get('hidden')  # [B,G,D]
-  return None if states is None else states.reshape(-1, states.shape[-1])
+def _views(rollout: Rollout) -> dict[str, jax.Array] | None:
+  """Returns the views that a rollout keeps, with one row per completion."""
+  if rollout.views is None:
+    return None
+  return {k: x.reshape(-1, x.shape[-1]) for k, x in rollout.views.items()}
 
 
 def of_reward(reward: Reward) -> dict[str, jax.Array | None]:

@@ -133,11 +133,17 @@ class RLPlus(Part):
 # Limits of the log-ratio of a token, and of a weight.
 PEAR_RATIO, PEAR_WEIGHT = (-0.08, 0.3), (0.1, 10.0)
 SFT_LOSSES = {'sft': sft, 'dft': dft}
-VERDICT = 'verdict'
+VERDICT, REFERENCE = 'verdict', 'reference'
 # Tokens of the likelihood -> whether they are those of right rows (VAPO).
-# Otherwise they are the answers of an environment (ECHO), or the verdict on a
-# completion (RL^V).
-SFT_ON = {'right': True, 'observations': False, VERDICT: False}
+# Otherwise they are the answers of an environment (ECHO), the verdict on a
+# completion (RL^V), or the reference answer after the sampled reasoning
+# (JEPO).
+SFT_ON = {
+  'right': True,
+  'observations': False,
+  VERDICT: False,
+  REFERENCE: False,
+}
 SFT, DFT, PEAR = part('SFT', sft), part('DFT', dft), part('PEAR', pear)
 
 
@@ -205,8 +211,9 @@ class Likelihood(Imitate):
     Args:
       mask: [N, T], the policy's own tokens that are trained on.
       reward, valid: [N].
-      observed: [N, T], tokens that an environment wrote, or verdicts; not
-        read with on='right'. Verdicts count in rows without trained tokens too.
+      observed: [N, T], tokens that an environment wrote, verdicts or reference
+        answers; not read with on='right'. Verdicts count in rows without
+        trained tokens too.
     """
     mask = as_mask(mask)
     if choose('sft_on', self.on, SFT_ON):

@@ -27,7 +27,7 @@ from jaxrl_reason.rollouts import group_arrays, sampler
 from jaxrl_reason.rollouts import league as league_lib
 from jaxrl_reason.rollouts import tree as tree_lib
 from jaxrl_reason.rollouts import turns as turns_lib
-from jaxrl_reason.rollouts.views import HIDDEN, Views
+from jaxrl_reason.rollouts.views import Views
 
 # Fields of a Generation that the sampler takes under the same name.
 OF_SAMPLER = 'n_samples max_new slots segments routes'.split()
@@ -232,8 +232,9 @@ class FusedSource:
     noise = root, step, 'views'
     seen = self._see(params, control, prompts, rollout, noise)
     reward = self._rewarded(control, prompts, seen)
-    if self.views is not None and self.views.keeps_hidden:
-      rollout = rollout.replace(views={HIDDEN: seen.views[HIDDEN]})
+    if self.views is not None and self.views.kept:
+      kept = {name: seen.views[name] for name in self.views.kept}
+      rollout = rollout.replace(views=kept)
     found = Trajectories(prompts, rollout, reward)
     if self.gen.tree is not None:
       account = group_arrays.account(found)

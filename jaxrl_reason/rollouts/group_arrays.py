@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Account, Batch, Trajectories
+from jaxrl_reason.rollouts.views import with_answers_only
 
 
 def of(found: Trajectories) -> Trajectories:
@@ -26,7 +27,7 @@ def of(found: Trajectories) -> Trajectories:
   )
   return Trajectories(
     prompts=prompts,
-    rollout=jax.tree.map(split, found.rollout.replace(views=None)),
+    rollout=jax.tree.map(split, with_answers_only(found.rollout)),
     reward=jax.tree.map(split, found.reward),
     greedy=found.greedy,
     row=None if found.row is None else split(found.row),

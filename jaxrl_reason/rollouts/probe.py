@@ -28,6 +28,7 @@ from jaxrl_reason import batch as batch_lib
 from jaxrl_reason.base import Batch, Metrics
 from jaxrl_reason.parts import Part, Step
 from jaxrl_reason.rollouts.hidden_states import HiddenStates
+from jaxrl_reason.rollouts.views import HIDDEN
 
 MEMORY = 0.9  # decay of the running statistics of the states, per step
 SMALLEST = 1e-12  # variance of a feature
@@ -63,11 +64,12 @@ class Probe(Part):
     """Scores the generated completions, and trains on them."""
     batch = step.sampled
     right, counts = outcome(batch)
-    x, along = batch.hidden, None
+    views, along = dict(batch.views or {}), None
+    x = views.pop(HIDDEN, None)
     if x is None:
       own = step.state.params, batch, batch.mask
       x, along = self.states.along(*own, self._direction(memory))
-    step = step._replace(batch=step.batch.replace(hidden=None))
+    step = step._replace(batch=step.batch.replace(views=views or None))
     x = jnp.where(counts[:, None], x, 0)  # [N,D]
     scores = logits(memory, x)
     metrics = {

@@ -3,6 +3,7 @@
 logp, entropy, uniform_kl   f32 [N,C], of the policy; see TOKEN_VIEWS
 reference, direct           f32 [N,A], of the policy, of the reference answer;
                             with reference_mask, see `kernels.reference`
+reference_tokens            i32 [N,A], of the reference answer, to train on
 group                       i32 [N], equal for the samples of a prompt
 uniform                     f32 [N], noise by (key, row)
 reward_model                f32 [N], the output of a reward model
@@ -30,6 +31,7 @@ from jaxrl_reason.rollouts.hidden_states import HiddenStates
 from jaxrl_reason.verifiers.tasks import problem
 
 REWARD, HIDDEN, VERDICT = 'reward_model', 'hidden', 'verdict'
+ANSWER_VIEWS = ('reference_tokens', 'reference_mask')
 TEACHER = 'teacher'  # its weights, in `control`
 
 
@@ -53,6 +55,13 @@ TOKEN_VIEWS = {
   'entropy': entropy,
   'uniform_kl': uniform_kl,
 }
+
+
+def with_answers_only(rollout: Rollout) -> Rollout:
+  """Drops all views but the reference answers."""
+  given = rollout.views or {}
+  views = {name: given[name] for name in ANSWER_VIEWS if name in given}
+  return rollout.replace(views=views or None)
 
 
 def passes(
@@ -90,6 +99,7 @@ class Views:
     hidden: computes hidden states; None: no reward reads them.
     verdict: function of (weights, rows) to probabilities [N].
     asks_teacher: whether the weights are the teacher's, not the policy's.
+    trains_reference: whether the loss trains on the reference answer.
   """
 
   model: Model
@@ -102,11 +112,13 @@ class Views:
   hidden: HiddenStates | None = None
   verdict: Callable | None = None
   asks_teacher: bool = False
+  trains_reference: bool = False
 
   @property
-  def keeps_hidden(self) -> bool:
-    """Returns whether a rollout keeps its hidden states, for the probe."""
-    return self.hidden is not None and self.hidden.kept
+  def kept(self) -> tuple[str, ...]:
+    """Returns the names of the views that parts of the step read too."""
+    hidden = self.hidden is not None and self.hidden.kept
+    return hidden * (HIDDEN,) + self.trains_reference * ANSWER_VIEWS
 
   def __call__(
     self,
@@ -145,6 +157,8 @@ class Views:
     given = {k: batch_lib.per_row(x, n) for k, x in answers.items()}
     columns = jnp.arange(given['tokens'].shape[1])
     out = {'reference_mask': columns < given['n_tokens'][:, None]}  # [N,A]
+    if self.trains_reference:
+      out['reference_tokens'] = given['tokens']
     if 'reference' in self.names:
       marker = ord(problem.MARKER)
       start = token_bytes.after_marker(

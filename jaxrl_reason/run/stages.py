@@ -47,6 +47,7 @@ from jaxrl_reason.run.rl import (
   problem_pool,
   programs,
   proposal_settings,
+  reward_functions,
   reward_models,
   sources,
   split_step,
@@ -246,6 +247,8 @@ def fused_source(
       learn.model, names, learn.start, learn.logprob_chunk, parts, table, reward
     )
     views = verdict_settings.with_judge(views, rl, learn, tokenizer)
+    if reward_functions.trains_reference(learn.objective):
+      views = dataclasses.replace(views, trains_reference=True)
     if HIDDEN in names:
       states = hidden_settings.states(rl, learn.model)
       views = dataclasses.replace(views, hidden=states)

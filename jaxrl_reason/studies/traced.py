@@ -22,6 +22,7 @@ from jaxrl_reason.data import controllers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.losses.shaping import WeighSigns
 from jaxrl_reason.run import stages
+from jaxrl_reason.run.rl import reward_functions
 from jaxrl_reason.update import optim
 
 SAMPLING = ('temperature', 'top_k', 'top_p', 'min_p')
@@ -47,7 +48,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _weights(parts: Mapping) -> dict[str, float]:
-  """Returns the weights of rewards that are not schedules."""
+  """Returns the weights of rewards that are not schedules; {} if a reward is a
+  likelihood, because the trained tokens depend on which weights are 0.
+  """
+  if any(map(reward_functions.is_likelihood, parts.values())):
+    return {}
   found = {k: p.get('weight', 1.0) for k, p in parts.items()}
   return {
     f'rl.rewards.{k}.weight': w for k, w in found.items() if _is_number(w)

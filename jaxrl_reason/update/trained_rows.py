@@ -45,8 +45,8 @@ def resampled(learner: Learner, rows, key):
 
 
 def likelihood_mask(learner: Learner, batch: Batch):
-  """Masks the tokens of the likelihood term: of correct answers (VAPO), or of
-  what the environment answers (ECHO); or None.
+  """Returns the mask of the likelihood term (`losses.imitation.SFT_ON`), or
+  None if there is no such term.
   """
   if 'sft_mask' not in learner.needs:
     return None

@@ -10,9 +10,12 @@ import learning as L
 import numpy as np
 import pytest
 
+from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import trees
-from jaxrl_reason.base import Rollout
+from jaxrl_reason.base import Rollout, Trajectories
+from jaxrl_reason.parts import Step
 from jaxrl_reason.rewards.kernels import device, reference, token_bytes
+from jaxrl_reason.rollouts.answer_tokens import AnswerTokens
 from jaxrl_reason.rollouts.views import Views
 
 SPEC = {
@@ -159,3 +162,63 @@ def test_the_name_of_the_encoded_answers_is_taken():
   spec = {'reference': SPEC['mean']}
   with pytest.raises(ValueError, match='rl.rewards.reference: that name'):
     device.make(spec, None, L.TOKENIZER, L.C)
+
+
+def answered(puts_reference):
+  """Returns the batch of `completions` before and after `AnswerTokens`."""
+  encode, reward_fn = device.make(SPEC, None, L.TOKENIZER, L.C)
+  table, _ = token_bytes.token_bytes_table(L.TOKENIZER)
+  names = device.reads(SPEC, None)
+  views = Views(
+    L.MODEL, names, L.P, table=table, trains_reference=puts_reference
+  )
+  given, params = prompts(encode), L.model_and_params()[1]
+  seen = views(params, given, completions(), L.ROOT)
+  answers = jax.tree.map(lambda x: jnp.repeat(x, G, 0), given.answer)
+  reward = reward_fn(seen, answers)
+  seen = seen.replace(views={k: seen.views[k] for k in views.kept} or None)
+  batch = batch_lib.make_batch(Trajectories(given, seen, reward))
+  part = AnswerTokens(L.P, table, puts_reference)
+  step = Step(None, None, None, batch, batch, batch_lib.outcomes(batch))
+  return batch, part.before(None, step)[1].batch
+
+
+def texts_of(batch, where):
+  """Decodes the marked tokens of each row, the stop token as '.'."""
+  stop = int(L.STOP[0])
+  return [
+    ''.join('.' if t == stop else L.TOKENIZER.decode([int(t)]) for t in row[m])
+    for row, m in zip(np.asarray(batch.tokens), np.asarray(where))
+  ]
+
+
+@pytest.mark.parametrize('puts_reference', [False, True])
+def test_the_loss_trains_on_the_reasoning_alone(puts_reference):
+  before, batch = answered(puts_reference)
+  completion = jnp.arange(batch.tokens.shape[1]) >= L.P
+  whole = texts_of(before, before.mask)
+  trained = texts_of(batch, batch.mask)
+  rows = texts_of(batch, batch.valid & completion)
+  observed = texts_of(batch, batch.observed)
+  for i, text in enumerate(TEXTS * B):
+    reasoning, marker, _ = text.partition('#')
+    has_one = text.count('#') == 1
+    assert trained[i] == (reasoning + marker if has_one else whole[i])
+    put = ANSWERS[i // G] + '.' if has_one and puts_reference else ''
+    assert observed[i] == put
+    assert rows[i] == (trained[i] + put if put else whole[i])
+  assert (np.asarray(batch.turn > 0) == (batch.valid & completion)).all()
+  assert batch.views is None
+  L.assert_close(batch.reward, before.reward)
+
+
+def test_an_answer_without_room_is_not_put():
+  _, batch = answered(True)
+  table, _ = token_bytes.token_bytes_table(L.TOKENIZER)
+  long = jnp.ones((B * G, L.C), bool)
+  views = {'reference_tokens': batch.tokens[:, -L.C :], 'reference_mask': long}
+  step = Step(None, None, None, None, batch.replace(views=views), None)
+  after = AnswerTokens(L.P, table, True).before(None, step)[1].batch
+  assert not after.observed.any()
+  np.testing.assert_array_equal(after.tokens, batch.tokens)
+  np.testing.assert_array_equal(after.valid, batch.valid)

@@ -7,8 +7,10 @@ import pytest
 from test_recipe_features import recipe, rows
 from test_resume import env, run
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import trees
 from jaxrl_reason.run import train
+from jaxrl_reason.run.rl import reward_functions
 
 __all__ = ['env']
 pytestmark = pytest.mark.one_device
@@ -18,6 +20,12 @@ REWARDS = dict(
   gain=dict(reward='reference_gain', weight=1.0),
   logp=dict(reward='reference_logp', weight=0.01, kwargs=dict(floor=-30.0)),
 )
+TERM = {
+  'rl.loss.sft_on': 'reference',
+  'rl.loss.sft_coef': 1.0,
+  'rl.loss.sft_loss': 'dft',
+}
+SAMPLER = {'rl.old_logp': 'sampler', 'rl.algorithm': 'dr_grpo'}
 
 
 def likely(**flat):
@@ -58,10 +66,73 @@ def test_a_resumed_run_is_the_uninterrupted_one(whole, tmp_path):
   np.testing.assert_array_equal(scores(cut), scores(where))
 
 
+def learnt(where, key):
+  return [row[f'train/{key}'] for row in rows(where, key='train/grad_norm')]
+
+
+@pytest.mark.parametrize(
+  'flat',
+  [
+    {},
+    SAMPLER | {'rl.staleness': 2},
+    {'rl.refill_rounds': 1, 'rl.filter': 'dead_groups'},
+    SAMPLER | {'rl.replay.rows': 8, 'rl.replay.capacity': 16},
+    {'rl.padding': 'shared:2', 'rl.micro_batches': 2},
+    {'rl.padding': 'packed:40'},
+    {'rl.demos': 1, 'rl.loss.offpolicy': 'luffy'},
+    {'rl.probe.rate': 1.0},
+    {'rl.hints.room': 4},
+    {'rl.tree.width': 2},
+    {'mesh': (1, 4, 1), 'sampler_mesh': (1, 4, 1)},
+  ],
+  ids=(
+    'plain stale refill replay shared packed demos probe hints tree meshes'
+  ).split(),
+)
+def test_the_reference_answer_is_trained_with(tmp_path, flat):
+  train.run(likely(**{'rl.steps': 3} | TERM | flat), tmp_path)
+  norms = learnt(tmp_path, 'grad_norm')
+  assert np.isfinite(norms).all() and max(norms) > 0
+  assert max(learnt(tmp_path, 'sft_loss')) > 0
+  # The first batches of a queue are empty.
+  assert min(x for x in learnt(tmp_path, 'reasoning_share') if x) < 1
+
+
+@pytest.mark.parametrize(
+  'flat, alone',
+  [
+    ({}, True),
+    ({'rl.rewards.task.weight': 0.0}, True),
+    ({'rl.rewards.task.weight': 0.1}, False),
+    ({'rl.overlong': 4}, False),
+    ({'rl.shaping.alp': 0.1}, False),
+    ({'rl.teacher.weights': 'reference'}, False),
+    ({'rl.step_parts': {'own': {'part': 'mine.py:Mine'}}}, False),
+  ],
+)
+def test_answers_are_trained_if_a_reward_depends_on_them(flat, alone):
+  c = recipe()
+  c.rl.rewards = REWARDS | dict(task=dict(reward='task', weight=0.0))
+  c.update_from_flattened_dict(flat)
+  found = reward_functions.reads_reasoning_only(config_lib.read(c).rl)
+  assert found == alone
+
+
+@pytest.mark.parametrize('mesh', [(2, 2, 2), (2, 1, 2, 2)])
+def test_eight_devices_train_on_the_reference_as_one_does(mesh, tmp_path):
+  found = {}
+  for name, flat in (('one', {}), ('eight', {'mesh': mesh})):
+    train.run(likely(**{'rl.steps': 3} | TERM | flat), tmp_path / name)
+    names = 'sft_loss', 'reasoning_share', 'grad_norm'
+    found[name] = [learnt(tmp_path / name, x) for x in names]
+  np.testing.assert_allclose(found['eight'], found['one'], rtol=2e-3, atol=1e-6)
+
+
 @pytest.mark.parametrize('mesh', [(2, 2, 2), (2, 1, 2, 2)])
 def test_eight_devices_equal_one(mesh, whole, tmp_path):
   train.run(likely(mesh=mesh), tmp_path)
-  np.testing.assert_allclose(scores(tmp_path), scores(whole[0]), rtol=2e-3)
+  want = scores(whole[0])
+  np.testing.assert_allclose(scores(tmp_path), want, rtol=2e-3, atol=1e-6)
 
 
 def test_the_command_takes_the_reward_by_name(env, tmp_path):

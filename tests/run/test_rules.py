@@ -203,6 +203,20 @@ EXAMPLES = [
     "sft_on='observations' .rl.algorithm='echo'",
   ),
   (
+    {'rl.loss.sft_on': 'reference', 'rl.loss.sft_coef': 1.0},
+    "sft_on='reference' puts the reference answer in place of the sampled",
+  ),
+  (
+    {
+      'rl.loss.sft_on': 'reference',
+      'rl.loss.sft_coef': 1.0,
+      'rl.rewards': {'answer': {'reward': 'reference_logp'}},
+      'rl.in_flight.batches': 2,
+      'rl.old_logp': 'sampler',
+    },
+    "sft_on='reference' and rl.in_flight.batches=2",
+  ),
+  (
     {'rl.algorithm': 'pf_ppo', 'rl.padding': 'shared:1'},
     "rl.loss.resample='power': the rows drawn",
   ),

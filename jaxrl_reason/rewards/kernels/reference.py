@@ -20,6 +20,11 @@ VIEWS = frozenset(['reference', 'direct'])
 MAX_TOKENS = 64
 
 
+def columns(max_new: int) -> int:
+  """Returns the number of columns of encoded answers."""
+  return min(max_new, MAX_TOKENS)
+
+
 def encode(
   example: problem.Example, tokenizer, max_new: int
 ) -> dict[str, np.ndarray]:
@@ -29,7 +34,7 @@ def encode(
   Raises:
     ValueError: the answer is not a text, or has too many tokens.
   """
-  answer, size = example.get('answer'), min(max_new, MAX_TOKENS)
+  answer, size = example.get('answer'), columns(max_new)
   if not isinstance(answer, str) or not answer:
     raise ValueError(
       f'answer={answer!r}: rewards of its likelihood need a text'

@@ -30,11 +30,11 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
     ValueError: names the key.
   """
   needs = losses.needs(objective)
-  rules.refuse(group_rules, c, objective)
+  of_answers = reward_functions.answer_rules
+  for table in (group_rules, likelihood_rules, role_rules, of_answers):
+    rules.refuse(table, c, objective)
   for table in (demo_rules, old_logp_rules, temperature_rules, region_rules):
     rules.refuse(table, c, needs)
-  rules.refuse(likelihood_rules, c, objective)
-  rules.refuse(role_rules, c, objective)
   rules.refuse(penalty_rules, c, needs, chunks.of(c, d) is not None)
   rules.refuse(reference_rules, c, objective, adapted)
   teacher_checks.check(c, d, needs)

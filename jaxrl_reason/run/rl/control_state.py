@@ -12,10 +12,12 @@ from jaxrl_reason.base import Prompts, Reward, Trajectories
 from jaxrl_reason.config import RL
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec
+from jaxrl_reason.rewards.kernels import reference
 from jaxrl_reason.rollouts import archive, fused, group_arrays, in_flight
 from jaxrl_reason.rollouts.fused import Generation
+from jaxrl_reason.rollouts.views import ANSWER_VIEWS
 from jaxrl_reason.run.process import chips
-from jaxrl_reason.run.rl import sources
+from jaxrl_reason.run.rl import reward_functions, sources
 from jaxrl_reason.update.learner import Learner
 
 
@@ -105,6 +107,9 @@ def group_shapes(
     )
     if c.demos and not gen.demos:
       out = out.replace(is_demo=out.truncated)
+    if reward_functions.trains_reference(learn.objective):
+      answers = jnp.zeros((n, reference.columns(gen.max_new)), jnp.int32)
+      out = out.replace(views=dict(zip(ANSWER_VIEWS, (answers, answers > 0))))
     return group_arrays.of(
       Trajectories(
         asked,

@@ -12,6 +12,7 @@ from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Data
 from jaxrl_reason.config.run import Rollouts
 from jaxrl_reason.parts import Chain, Part
+from jaxrl_reason.rewards.kernels.token_bytes import token_bytes_table
 from jaxrl_reason.rollouts import (
   archive,
   filters,
@@ -20,6 +21,7 @@ from jaxrl_reason.rollouts import (
   progress,
   reward_shaping,
 )
+from jaxrl_reason.rollouts.answer_tokens import AnswerTokens
 from jaxrl_reason.rollouts.role_baseline import RoleBaseline
 from jaxrl_reason.run.rl import (
   hidden_settings,
@@ -53,7 +55,7 @@ def make(
     tx: the policy's optimizer, which a reset of the reference may reinitialize.
     facts: of the problems of the pool.
     model: the policy's functions, whose hidden states a probe reads.
-    tokenizer: encodes the question of verdicts.
+    tokenizer: encodes the question of verdicts, and finds final answers.
   """
   n, room = len(facts.source), d.completion_len
   objective = c.objective(room)
@@ -64,6 +66,7 @@ def make(
     _archive(c, d.prompt_len + c.hints.room, room, n),
     _probe(c, model),
     *_own(c.step_parts),
+    _answer_tokens(c, d, objective, tokenizer),
     _rollout_dump(kept, c),
     progress.Progress(c.hints.room > 0) if _keeps_progress(c) else None,
     problem_pool.statistics(d, facts),
@@ -146,6 +149,16 @@ def _own(parts: Mapping) -> list[Part]:
     object.__setattr__(part, 'name', name)
     made.append(part)
   return made
+
+
+def _answer_tokens(c: RL, d: Data, objective, tokenizer) -> AnswerTokens | None:
+  if not reward_functions.reads_reasoning_only(c):
+    return None
+  puts = reward_functions.trains_reference(objective)
+  if objective.likelihood and not puts:
+    return None
+  start, (table, _) = d.prompt_len + c.hints.room, token_bytes_table(tokenizer)
+  return AnswerTokens(start, table, puts)
 
 
 def _rollout_dump(kept: Rollouts, c: RL) -> RolloutDump | None:

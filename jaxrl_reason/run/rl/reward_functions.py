@@ -7,18 +7,24 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason import trees
+from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Rollout
-from jaxrl_reason.config import RL, Data
+from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.data import lengths
 from jaxrl_reason.data.problems import Problems
-from jaxrl_reason.rewards.kernels import device, reference
+from jaxrl_reason.losses import imitation
+from jaxrl_reason.rewards.kernels import KERNELS, device, reference
 from jaxrl_reason.rollouts import progress
 from jaxrl_reason.rollouts.views import HIDDEN, REWARD, VERDICT
 from jaxrl_reason.run.rl import python_tools as hosted
 from jaxrl_reason.verifiers import compose, resolve
 from jaxrl_reason.verifiers.pool import VerifierPool
 from jaxrl_reason.verifiers.verdict import all_failed, judge
+
+# Rewards by the likelihood of the reference answer.
+LIKELIHOODS = tuple(
+  name for name, x in KERNELS.items() if reference.VIEWS & {*x.reads}
+)
 
 
 def is_scheduled(rewards: Mapping) -> bool:
@@ -45,6 +51,52 @@ def of_group(rewards: Mapping) -> list[str]:
   """
   found = resolve.OF_GROUP
   return [name for name, part in rewards.items() if part['reward'] in found]
+
+
+def reads_reasoning_only(c: RL) -> bool:
+  """Returns whether no reward depends on the sampled answer: every weighted
+  part of `rl.rewards` is a likelihood of the reference answer, and no other
+  setting adds a reward.
+  """
+  weighted = [p for p in c.rewards.values() if p.get('weight', 1.0) != 0]
+  shaped = c.shaping != type(c.shaping)()
+  others = c.overlong or c.teacher.weights or shaped or c.step_parts
+  return bool(weighted) and all(map(is_likelihood, weighted)) and not others
+
+
+def trains_reference(objective: losses.Objective) -> bool:
+  """Returns whether the likelihood term trains on reference answers."""
+  likelihood = objective.likelihood
+  return likelihood is not None and likelihood.on == imitation.REFERENCE
+
+
+def answer_rules(c: RL, objective: losses.Objective) -> rules.Rows:
+  """Refuses `sft_on='reference'` if a reward depends on the sampled answer, or
+  with groups in flight.
+  """
+  key = f'rl.loss.sft_on={imitation.REFERENCE!r}'
+  trains = trains_reference(objective)
+  return (
+    (
+      trains and not reads_reasoning_only(c),
+      f'{key} puts the reference answer in place of the sampled answer, so no '
+      'reward may depend on the sampled answer: give a weight only to rewards '
+      f'{", ".join(LIKELIHOODS)}, and set rl.shaping, rl.overlong, '
+      'rl.step_parts and rl.teacher.weights to their defaults',
+    ),
+    (
+      trains and c.in_flight.batches,
+      f'{key} and rl.in_flight.batches={c.in_flight.batches}: groups in flight '
+      'do not keep the reference answers; set rl.in_flight.batches to 0',
+    ),
+  )
+
+
+def is_likelihood(part: Mapping) -> bool:
+  """Returns whether a part of `rl.rewards` is a likelihood of the reference
+  answer.
+  """
+  return part['reward'] in LIKELIHOODS
 
 
 def host_spec(rewards: dict, task_reward: str) -> dict:

@@ -38,6 +38,7 @@ from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.rollouts import group_arrays, progress
 from jaxrl_reason.rollouts.delay import Delay
 from jaxrl_reason.rollouts.rounds import RoundsSource
+from jaxrl_reason.rollouts.views import with_answers_only
 from jaxrl_reason.run import two_meshes
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.rl import programs
@@ -69,7 +70,7 @@ def rl_sample(
   found = source(params, control, prompts, root, step, sampling, stop)
   if not queued:
     # States of the sampler's weights, which may be rounded, are not kept.
-    return found.replace(rollout=found.rollout.replace(views=None))
+    return found.replace(rollout=with_answers_only(found.rollout))
   return group_arrays.of(found), group_arrays.account(found)
 
 
