@@ -118,8 +118,9 @@ class InFlight(Record):
   # Largest number of steps from the first tokens of a group to its update: a
   # step waits for groups that would become older. 0: no limit.
   max_staleness: CountOrNone = 0
-  # Keys and values of a completion that continues in a later step. kept: of the
-  # weights that sampled its tokens; recomputed: of the weights of the step.
+  # Keys and values of a completion that continues in a later step. kept:
+  # computed by the weights that sampled the token; recomputed: computed again
+  # by the weights of each step.
   cache: str = 'kept'
 
 
@@ -367,8 +368,8 @@ class Tree(Record):
   # Indices of the tokens before which all rows fork, from 1, in rising order;
   # (): one fork of each row, before the token with the highest entropy.
   columns: tuple = ()
-  # Text of one token that ends a step. The fork of a row is then before the
-  # first token of a step, the one with the highest entropy.
+  # Text of one token that ends a step. Each row then forks before one of its
+  # steps: the step whose first token had the highest entropy.
   step_end: str = ''
 
 

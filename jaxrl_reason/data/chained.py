@@ -25,6 +25,7 @@ from jaxrl_reason.verifiers.math import extraction
 # A whole number that is no part of a word, a date, a time or a decimal number.
 NUMBER = re.compile(r'(?<![\w.,:/\[-])\d{1,6}(?![\w%:/\]-]|[.,]\d)')
 MARKER = '####'  # before the answer of a solution, once in a completion
+BOX = re.compile(r'\\boxed\{([^{}]*)\}')
 INTRODUCTION = (
   'Solve the problems in order. A name in brackets is a number that follows '
   'from the answer to the problem before.'
@@ -141,4 +142,5 @@ def _inner(example: dict, k: int) -> str:
   final answer.
   """
   solution = example['solution'].partition(MARKER)[0].strip()
+  solution = BOX.sub(r'\1', solution)
   return f'{solution}\nThe answer to problem {k} is {whole(example["answer"])}.'

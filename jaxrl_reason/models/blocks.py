@@ -110,7 +110,7 @@ def _mixed(h, p: dict, c: Config, angles, attend: Callable):
 
 
 def block(x, p, c: Config, angles, attend, routes=None):
-  """Computes one layer, which may be an mlp alone, or have none.
+  """Computes one layer, of attention or a state, an mlp, or both.
 
   Args:
     x: [...,D].
@@ -126,8 +126,8 @@ def block(x, p, c: Config, angles, attend, routes=None):
   if 'attn' in p:
     y, kv = _mixed(h, p['attn'], c, angles, attend)
     if 'state' in p:
-      own, state = _mixed(h, p['state'], c, angles, attend)
-      y = y * c.attention_scale + own * (c.delta_scales or (1,))[-1]
+      of_state, state = _mixed(h, p['state'], c, angles, attend)
+      y = y * c.attention_scale + of_state * (c.delta_scales or (1,))[-1]
       kv = kv and (*kv, state)
     y = norm(y, p, 'attn_post_norm', c)
     x = c.ops.added(x, y, c.residual_scale)

@@ -198,10 +198,10 @@ def renew(cache: Cache, new: Cache, at: jax.Array, t=None, step=None) -> Cache:
 
   Args:
     new: of b prompts with as many rows each; gapped if the rows continue, with
-      the column of a token at its index.
+      each token in the column of its index.
     at: int [b], the places of the new prompts among the prompts of `cache`.
-    t: int [b*I], tokens of the completion that `new` has of each row; None: the
-      rows begin anew.
+    t: int [b*I], number of decoded tokens of each row in `new`; None: the rows
+      begin anew.
     step: int [], number of calls of `decode` before the next one.
   """
   put = functools.partial(put_places, at=at, m=len(cache.prompt_mask))

@@ -199,6 +199,8 @@ def _check_delta(c: Any) -> None:
     unused += ['split'] if c.delta_split else []
     unused += ['rule'] if c.delta_rule != 'delta' else []
     unused += ['beside'] if c.delta_beside else []
+    unused += ['scales'] if c.delta_scales else []
+    unused += [] if c.delta_norm else ['norm']
     if unused:
       raise ValueError(
         f'model.delta_{unused[0]} has no effect: model.delta_layers is empty'

@@ -257,7 +257,7 @@ ZOO = {
     moe_shared_expert_intermediate_size=3712,
     routed_scaling_factor=2.5,
   ),
-  # Without its factors.
+  # The published factors of Falcon-H1 are left at 1.
   'falcon-h1-0.5b': _make(
     'falcon_h1',
     (36, 1024, 2048, 8, 2, 64, 32_784),

@@ -112,8 +112,10 @@ def _cache(parts: Prepared) -> float:
   config, shape, mesh = parts.config, parts.shape, parts.mesh
   d = config.data
   numbers = sum(heads * width for heads, width in shape.cached)
+  states = () if shape.delta_beside else shape.delta_layers
+  layers = shape.layers - len({*states, *shape.mlp_layers})
   tokens = d.prompt_len / config.rl.samples + d.completion_len
-  kept = 2 * tokens * shape.layers * numbers / mesh.shape['tensor']
+  kept = 2 * tokens * layers * numbers / mesh.shape['tensor']
   return _rows(config.rl, sharding.row_shards(mesh)) * kept
 
 

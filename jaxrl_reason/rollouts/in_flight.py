@@ -11,11 +11,12 @@ idle. M = (batches - 1) B + b groups are in flight while a step decodes, and b
 of them are replaced at a time: a step has B / b pieces.
 
 Everything is in `TrainState.control`: slots, caches, tokens so far, and the
-version of the weights that sampled each token. The cache of a continued row is
+version of the weights that sampled each token. `cache` says what a row that
+continues in a later step reads:
 
-  kept        so it has keys and values of earlier weights too
-  recomputed  from its tokens with the weights of each step, so every token is
-              sampled from the distribution of one version of the weights
+  kept        the keys and values so far, also those of earlier weights
+  recomputed  keys and values of its tokens by the weights of each step, so
+              every token is sampled from the distribution of one version
 
 Groups are numbered in the order in which they begin. The noise of a token
 depends on (step in which its group began, row, position) only, so with constant
@@ -34,7 +35,7 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Metrics, Prompts, Trajectories
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import cache as cache_lib
-from jaxrl_reason.rollouts import group_arrays, sampler, turns
+from jaxrl_reason.rollouts import group_arrays, sampler
 from jaxrl_reason.rollouts.draw import NONE, Draw
 from jaxrl_reason.rollouts.fused import FusedSource, key_of
 
@@ -107,8 +108,12 @@ class InFlightSource:
     """
     if self.source.gen.model.renew is None:
       raise ValueError('groups in flight need a model with Model.renew')
-    if self.cache == RECOMPUTED:
-      turns.require_extend(self.source.gen.model, 'recomputed caches')
+    model = self.source.gen.model
+    if self.cache == RECOMPUTED and None in (model.extend, model.gapped):
+      raise ValueError(
+        'recomputed caches need a model with Model.extend and Model.gapped; '
+        "set rl.in_flight.cache='kept'"
+      )
     b = prompts.tokens.shape[0] // self.pieces
     m = (self.batches - 1) * prompts.tokens.shape[0] + b
 

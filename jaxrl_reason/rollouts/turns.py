@@ -118,7 +118,7 @@ def rollout(play: Play, state: State, n_samples: int, version) -> Rollout:
 def require_extend(
   model: Model, what: str = 'episodes of several turns'
 ) -> None:
-  """Refuses a model without `extend`, which reading observations needs."""
+  """Refuses a model without `extend`."""
   if model.extend is None:
     raise ValueError(
       f'this model has no extend, which {what} need (`base.Model`): sample '

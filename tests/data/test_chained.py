@@ -76,6 +76,11 @@ def test_an_index_has_one_problem_and_solutions_one_final_answer(sums):
   assert made['solution'].endswith('#### 2')
   assert '[x2] is 5 plus 3 = 8.' in made['solution']
   assert '[x3] is 8 minus 6 = 2.' in made['solution']
+  for row in rows:
+    row['solution'] = f'So \\boxed{{{row["answer"]}}}'
+  made = chained.composed(rows, np.random.default_rng(0))
+  assert made['solution'].count('boxed') == 1
+  assert made['solution'].endswith('So \\boxed{2}')
 
 
 @pytest.mark.parametrize(

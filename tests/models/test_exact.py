@@ -307,6 +307,7 @@ DELTA = dict(
     ({'attention': 'einsum'}, "needs model.attention='auto', not 'einsum'"),
     (DELTA, 'does not support model.delta_layers'),
     ({'norm_centered': True}, 'does not support model.norm_centered'),
+    ({'mlp_scales': (0.5, 2.0)}, 'does not support model.mlp_scales'),
   ],
 )
 def test_settings_that_prevent_exactness_are_refused(changes, words):

@@ -206,7 +206,7 @@ def test_recomputed_caches_sample_from_one_version_of_the_weights(shape):
     assert x.account.metrics['in_flight/recomputed'] == want
 
 
-def test_kept_caches_do_not():
+def test_kept_caches_mix_versions_of_the_weights():
   found, _ = sampled(source(), 8, 0.02)
   assert gap_to_versions(source(), found, 0.02, 'plain') > 1e-3
 
@@ -230,10 +230,11 @@ def test_a_saved_step_continues_bit_for_bit(cache):
   'lacks, cache, words',
   [
     ('renew', 'kept', 'Model.renew'),
-    ('extend', 'recomputed', 'no extend, which recomputed caches need'),
+    ('extend', 'recomputed', 'recomputed caches need a model with'),
+    ('gapped', 'recomputed', 'recomputed caches need a model with'),
   ],
 )
-def test_a_model_that_cannot_is_named(lacks, cache, words):
+def test_a_model_without_the_functions_is_refused(lacks, cache, words):
   gen = dataclasses.replace(
     L.GEN, model=dataclasses.replace(L.MODEL, **{lacks: None})
   )

@@ -9,8 +9,7 @@ from test_faults import runs  # noqa: F401
 from test_proposal_runs import warm  # noqa: F401
 from test_resume import content
 
-# Settings of rollout modes. With these, a state has samples that no step has
-# trained on.
+# Modes in which a checkpoint has samples that no step has trained on.
 LAGS = {
   'in_flight': [
     '--config.rl.in_flight.batches=3',

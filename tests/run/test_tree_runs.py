@@ -50,7 +50,7 @@ def test_both_paths_sample_the_same_trees(tmp_path, forks):
     ('id:1', "rl.tree.step_end='id:1' ends a completion"),
   ],
 )
-def test_ends_of_steps_that_cannot_be_are_refused(text, message):
+def test_a_step_end_of_two_tokens_or_a_stop_token_is_refused(text, message):
   config = config_lib.read(recipe(**TREE | {'rl.tree.step_end': text}))
   tokenizer = tokenizers.CharTokenizer('0123456789 ')
   assert tuple(tokenizer.eos_ids) == (1,)

@@ -68,19 +68,19 @@ def _factors(h: dict, key: str, n: int) -> tuple[float, ...]:
 
 
 def _attention(h: dict) -> dict:
-  """Reads attention. A factor of its input is one of the scores, squared, and
-  of the output.
+  """Reads attention. The factor of its input multiplies the scores twice, by
+  queries and keys, and the output once.
   """
-  out, own = keys.biases(h), h['attention_in_multiplier']
-  if out['bias'] and own != 1:
+  out, of_input = keys.biases(h), h['attention_in_multiplier']
+  if out['bias'] and of_input != 1:
     raise ValueError(
-      f'config.json: attention_in_multiplier={own} is not supported with '
+      f'config.json: attention_in_multiplier={of_input} is not supported with '
       'attention_bias'
     )
   head_dim = h.get('head_dim') or h['hidden_size'] // h['num_attention_heads']
   return out | {
-    'query_scale': _scores(head_dim, h['key_multiplier'] * own * own),
-    'attention_scale': float(h['attention_out_multiplier'] * own),
+    'query_scale': _scores(head_dim, h['key_multiplier'] * of_input**2),
+    'attention_scale': float(h['attention_out_multiplier'] * of_input),
   }
 
 
@@ -89,13 +89,13 @@ def _scores(head_dim: int, factor: float) -> float:
 
 
 def _mixers(h: dict) -> dict:
-  """Reads Mamba-2, whose input's factor is one of each projection."""
+  """Reads Mamba-2. The factor of its input multiplies every projection."""
   width = h['mamba_d_ssm'] or h['mamba_expand'] * h['hidden_size']
   n = h['num_hidden_layers']
   out = mamba.read(h, tuple(range(n)), width)
-  limit, norm = h.get('time_step_limit'), bool(h['mamba_rms_norm'])
+  norm = bool(h['mamba_rms_norm'])
   mamba.check(
-    h | {'time_step_limit': limit and list(limit)},
+    h,
     {
       'mamba_conv_bias': (True,),
       'mamba_proj_bias': (False, None),

@@ -94,7 +94,7 @@ def kinds_of(h: dict) -> list[str]:
     ValueError: a kind is unknown, or some layers have an mlp and others
       experts.
   """
-  kinds = h.get('layers_block_type') or h.get('layer_types')
+  kinds = h.get('layers_block_type')
   if not kinds:
     pattern = h.get('hybrid_override_pattern') or ''
     kinds = [KINDS.get(letter, letter) for letter in pattern]
@@ -115,9 +115,9 @@ def implied(h: dict) -> dict:
 
 
 def read(h: dict) -> dict:
-  kinds, limit = kinds_of(h), h.get('time_step_limit')
+  kinds = kinds_of(h)
   mamba.check(
-    h | {'time_step_limit': limit and list(limit)},
+    h,
     {
       'use_conv_bias': (True,),
       'use_bias': (False, None),
@@ -165,8 +165,8 @@ def write(c: Config) -> dict:
     | {
       'hybrid_override_pattern': pattern,
       'layer_norm_epsilon': c.norm_eps,
-      # `transformers` raises time steps to this in whole rows. Its decoding,
-      # NVIDIA's code, vLLM and this package do not.
+      # `transformers` raises the time steps of whole rows to at least this,
+      # but not those of decoding.
       'time_step_min': 1e-9,
       'mlp_hidden_act': 'relu2',
       'moe_shared_expert_intermediate_size': c.shared_mlp or c.mlp,

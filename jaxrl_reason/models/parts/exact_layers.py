@@ -351,6 +351,11 @@ def check(c: Any) -> None:
       "model.numerics='exact' does not support model.norm_centered: the mean "
       'is a sum in another order in decoding'
     )
+  if c.mlp_scales:
+    raise ValueError(
+      "model.numerics='exact' does not support model.mlp_scales: a compiler "
+      'may round their products in one program alone'
+    )
   if c.activation not in ACTIVATIONS:
     raise ValueError(
       "model.numerics='exact' does not support model.activation="

@@ -11,7 +11,8 @@ from jaxrl_reason.models.published import tensors
 
 INFINITY = {'__float__': 'Infinity'}  # as `transformers` writes it
 LIMITS = None, [0, math.inf], [0, INFINITY]  # of time steps: none
-# `peft` refuses it in most models with Mamba-2, whose kernels skip the module.
+# `peft` refuses adapters of it in most models with Mamba-2, because their
+# kernels do not call the module.
 UNADAPTED = ('.out_proj.weight',)
 IN = ('z', 'v', 'k', 'q', 'step')  # weights of the input projection, in order
 # Keys of the number of heads, groups of heads with the same keys, width of the
@@ -92,7 +93,10 @@ def check(h: Mapping, wanted: Mapping[str, tuple]) -> None:
     ValueError: names the key.
   """
   for key, known in wanted.items():
-    if h.get(key) not in known:
+    value = h.get(key)
+    value = list(value) if isinstance(value, tuple) else value
+    if value not in known:
+      usual = ' or '.join(map(repr, known))
       raise ValueError(
-        f'config.json: {key}={h[key]!r} is not supported, only {known[0]!r}'
+        f'config.json: {key}={value!r} is not supported, only {usual}'
       )

@@ -66,7 +66,8 @@ def check_number(key: str, value: Any) -> None:
 
 def inverted(f: Callable, near: float, want: float) -> float:
   """Returns the number next to `near` for which f is exactly `want`, or `near`
-  if there is none. A quotient may differ from it in the last bit.
+  if there is none. A quotient may differ from the exact inverse in
+  its last bit.
   """
   beside = math.nextafter(near, math.inf), math.nextafter(near, -math.inf)
   return next((x for x in (near, *beside) if f(x) == want), near)

@@ -93,7 +93,8 @@ def tree_rules(c: RL, d: Data) -> rules.Rows:
     (
       columns and c.tree.step_end,
       f'rl.tree.step_end={c.tree.step_end!r} and rl.tree.columns={columns}: '
-      'all rows fork before the same tokens; set one of them to its default',
+      'rl.tree.columns fixes the forks of all rows; set one of them to its '
+      'default',
     ),
     (
       c.cache_segments not in (1, RL.cache_segments),
