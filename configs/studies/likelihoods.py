@@ -36,11 +36,12 @@ probabilities are above that of the verifier.
 Earlier forms of the study: with a weight of 1 for all rewards, the first three
 gained 0.055 to 0.075. Without training on the reference answer, 100 steps
 lowered pass@1 by 0.126 to 0.191. 30 steps that trained on the sampled answers,
-and not on the reference answer, lowered it by 0.187 to 0.232. A likely reason is
-that sampled answers are noise for these rewards. A control that trains on the
-reference answer without a reward for the reasoning was not run. Here the answer
-is the fourth of four results of equal difficulty. One learning rate (3e-4) and
-one coefficient were tried. The study takes 8 CPU minutes on a shared AMD EPYC.
+and not on the reference answer, lowered it by 0.187 to 0.232. A likely reason
+is that sampled answers are noise for these rewards. A control that trains on
+the reference answer without a reward for the reasoning was not run. Here the
+answer is the fourth of four results of equal difficulty. One learning rate
+(3e-4) and one coefficient were tried. The study takes 8 CPU minutes on a shared
+AMD EPYC.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside

@@ -94,10 +94,13 @@ def kinds_of(h: dict) -> list[str]:
     ValueError: a kind is unknown, or some layers have an mlp and others
       experts.
   """
-  kinds = h.get('layers_block_type')
-  if not kinds:
-    pattern = h.get('hybrid_override_pattern') or ''
-    kinds = [KINDS.get(letter, letter) for letter in pattern]
+  pattern = h.get('hybrid_override_pattern')
+  letters = pattern if isinstance(pattern, str) else ''
+  kinds = h.get('layers_block_type') or [KINDS.get(x, x) for x in letters]
+  if not isinstance(kinds, list) or any(not isinstance(x, str) for x in kinds):
+    raise ValueError(
+      f'config.json: layers_block_type={kinds!r} must be a list of kinds'
+    )
   kinds = [keys.RENAMED.get(kind, kind) for kind in kinds]
   wrong = [kind for kind in kinds if kind not in KINDS.values()]
   if wrong or not kinds or {MLP, EXPERTS} <= {*kinds}:
