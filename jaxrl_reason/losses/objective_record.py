@@ -105,6 +105,12 @@ class Objective:
     everything += self.critic or ()
     return [part for part in everything if part is not None]
 
+  def likelihood_on(self, tokens: str) -> bool:
+    """Returns whether a likelihood term trains on these tokens, a key of
+    `imitation.SFT_ON`.
+    """
+    return self.likelihood is not None and self.likelihood.on == tokens
+
   @functools.cached_property
   def needs(self) -> frozenset[str]:
     """Names the arrays that a run has to compute; see `losses.needs`."""

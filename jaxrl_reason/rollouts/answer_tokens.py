@@ -23,7 +23,7 @@ import numpy as np
 from jaxrl_reason.base import Batch, Metrics
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.parts import Part, Step
-from jaxrl_reason.rewards.kernels import token_bytes
+from jaxrl_reason.rewards.kernels import likelihood, token_bytes
 from jaxrl_reason.rollouts.views import ANSWER_VIEWS
 from jaxrl_reason.verifiers.tasks import problem
 
@@ -82,17 +82,18 @@ def _with_answer(
   Args:
     is_answer: bool [N,A], marks the tokens of an answer, which come first.
   """
-  columns = jnp.arange(batch.mask.shape[1])
-  end = first + is_answer.sum(axis=1, keepdims=True)
-  fits = end <= len(columns)
-  put = fits & (columns >= first) & (columns < end)  # [N,T]
-  place = jnp.clip(columns - first, 0, tokens.shape[1] - 1)
-  given = jnp.take_along_axis(tokens, place, axis=1)
-  valid = jnp.where(fits & (columns >= first), put, batch.valid)
+  n, columns = is_answer.sum(axis=1), jnp.arange(batch.mask.shape[1])
+  given, _, put = (
+    x[:, : len(columns)]
+    for x in likelihood.splice_reference(batch.tokens, first[:, 0], tokens, n)
+  )
+  fits = first + n[:, None] <= len(columns)
+  after, put = fits & (columns >= first), fits & put  # [N,T]
+  valid = jnp.where(after, put, batch.valid)
   routes = batch.routes
   if routes is not None:
-    after = (fits & (columns >= first))[..., None, None]
-    routes = jnp.where(after, jnp.asarray(moe.UNKNOWN, routes.dtype), routes)
+    unknown = jnp.asarray(moe.UNKNOWN, routes.dtype)
+    routes = jnp.where(after[..., None, None], unknown, routes)
   return batch.replace(
     tokens=jnp.where(put, given, batch.tokens),
     valid=valid,

@@ -27,6 +27,7 @@ from jaxrl_reason.data import (
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.losses.imitation import REFERENCE
 from jaxrl_reason.models import spec
 from jaxrl_reason.rewards.kernels import device, token_bytes_table
 from jaxrl_reason.rollouts import league as league_lib
@@ -47,7 +48,6 @@ from jaxrl_reason.run.rl import (
   problem_pool,
   programs,
   proposal_settings,
-  reward_functions,
   reward_models,
   sources,
   split_step,
@@ -247,7 +247,7 @@ def fused_source(
       learn.model, names, learn.start, learn.logprob_chunk, parts, table, reward
     )
     views = verdict_settings.with_judge(views, rl, learn, tokenizer)
-    if reward_functions.trains_reference(learn.objective):
+    if learn.objective.likelihood_on(REFERENCE):
       views = dataclasses.replace(views, trains_reference=True)
     if HIDDEN in names:
       states = hidden_settings.states(rl, learn.model)

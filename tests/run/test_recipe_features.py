@@ -41,6 +41,11 @@ def rows(workdir, stage='rl', key='train/loss'):
   return [r for r in found if r['stage'] == stage and key in r]
 
 
+def learnt(workdir, key):
+  """Returns a metric of every update of the rl stage."""
+  return [row[f'train/{key}'] for row in rows(workdir, key='train/grad_norm')]
+
+
 SCHEDULE = {'by': 'step', 'at': [1, 4], 'values': [0.5, 2.0]}
 BY_LENGTH = {'by': 'mean_length', 'at': [0, 8], 'values': [3.0, 1.0]}
 BY_RATE = {'by': 'solve_rate', 'at': [0, 1], 'values': [1.0, -1.0]}

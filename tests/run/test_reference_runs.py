@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from test_recipe_features import recipe, rows
+from test_recipe_features import learnt, recipe, rows
 from test_resume import env, run
 
 from jaxrl_reason import config as config_lib
@@ -64,10 +64,6 @@ def test_a_resumed_run_is_the_uninterrupted_one(whole, tmp_path):
   for path, x in trees.flatten(want.params).items():
     np.testing.assert_array_equal(trees.flatten(got.params)[path], x)
   np.testing.assert_array_equal(scores(cut), scores(where))
-
-
-def learnt(where, key):
-  return [row[f'train/{key}'] for row in rows(where, key='train/grad_norm')]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_recipe_features import recipe, rows
+from test_recipe_features import learnt, recipe
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import tokenizers
@@ -18,10 +18,6 @@ def planted(**flat):
   c = recipe(**TREE | flat)
   c.rl.rewards = dict(answer=COIN)
   return c
-
-
-def learnt(where, key):
-  return [r[f'train/{key}'] for r in rows(where, key='train/grad_norm')]
 
 
 @pytest.mark.parametrize(

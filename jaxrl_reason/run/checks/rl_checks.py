@@ -222,7 +222,7 @@ def region_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
 
 
 def likelihood_rules(c: RL, objective: losses.Objective) -> rules.Rows:
-  observes = objective.likelihood and objective.likelihood.on == 'observations'
+  observes = objective.likelihood_on('observations')
   shared = packing.choose(c, 1)
   return (
     (

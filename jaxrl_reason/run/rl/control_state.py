@@ -11,13 +11,14 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Prompts, Reward, Trajectories
 from jaxrl_reason.config import RL
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.losses.imitation import REFERENCE
 from jaxrl_reason.models import spec
 from jaxrl_reason.rewards.kernels import reference
 from jaxrl_reason.rollouts import archive, fused, group_arrays, in_flight
 from jaxrl_reason.rollouts.fused import Generation
 from jaxrl_reason.rollouts.views import ANSWER_VIEWS
 from jaxrl_reason.run.process import chips
-from jaxrl_reason.run.rl import reward_functions, sources
+from jaxrl_reason.run.rl import sources
 from jaxrl_reason.update.learner import Learner
 
 
@@ -107,7 +108,7 @@ def group_shapes(
     )
     if c.demos and not gen.demos:
       out = out.replace(is_demo=out.truncated)
-    if reward_functions.trains_reference(learn.objective):
+    if learn.objective.likelihood_on(REFERENCE):
       answers = jnp.zeros((n, reference.columns(gen.max_new)), jnp.int32)
       out = out.replace(views=dict(zip(ANSWER_VIEWS, (answers, answers > 0))))
     return group_arrays.of(

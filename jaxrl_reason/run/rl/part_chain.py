@@ -11,6 +11,7 @@ from typing import Any
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Data
 from jaxrl_reason.config.run import Rollouts
+from jaxrl_reason.losses.imitation import REFERENCE
 from jaxrl_reason.parts import Chain, Part
 from jaxrl_reason.rewards.kernels.token_bytes import token_bytes_table
 from jaxrl_reason.rollouts import (
@@ -154,7 +155,7 @@ def _own(parts: Mapping) -> list[Part]:
 def _answer_tokens(c: RL, d: Data, objective, tokenizer) -> AnswerTokens | None:
   if not reward_functions.reads_reasoning_only(c):
     return None
-  puts = reward_functions.trains_reference(objective)
+  puts = objective.likelihood_on(REFERENCE)
   if objective.likelihood and not puts:
     return None
   start, (table, _) = d.prompt_len + c.hints.room, token_bytes_table(tokenizer)

@@ -12,7 +12,7 @@ from jaxrl_reason.base import Rollout
 from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.data import lengths
 from jaxrl_reason.data.problems import Problems
-from jaxrl_reason.losses import imitation
+from jaxrl_reason.losses.imitation import REFERENCE
 from jaxrl_reason.rewards.kernels import KERNELS, device, reference
 from jaxrl_reason.rollouts import progress
 from jaxrl_reason.rollouts.views import HIDDEN, REWARD, VERDICT
@@ -59,23 +59,19 @@ def reads_reasoning_only(c: RL) -> bool:
   setting adds a reward.
   """
   weighted = [p for p in c.rewards.values() if p.get('weight', 1.0) != 0]
-  shaped = c.shaping != type(c.shaping)()
+  shaped = c.shaping != RL.shaping
   others = c.overlong or c.teacher.weights or shaped or c.step_parts
   return bool(weighted) and all(map(is_likelihood, weighted)) and not others
-
-
-def trains_reference(objective: losses.Objective) -> bool:
-  """Returns whether the likelihood term trains on reference answers."""
-  likelihood = objective.likelihood
-  return likelihood is not None and likelihood.on == imitation.REFERENCE
 
 
 def answer_rules(c: RL, objective: losses.Objective) -> rules.Rows:
   """Refuses `sft_on='reference'` if a reward depends on the sampled answer, or
   with groups in flight.
   """
-  key = f'rl.loss.sft_on={imitation.REFERENCE!r}'
-  trains = trains_reference(objective)
+  key, trains = (
+    f'rl.loss.sft_on={REFERENCE!r}',
+    objective.likelihood_on(REFERENCE),
+  )
   return (
     (
       trains and not reads_reasoning_only(c),

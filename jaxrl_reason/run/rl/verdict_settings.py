@@ -20,7 +20,7 @@ from jaxrl_reason.update.learner import Learner
 
 def is_on(objective: losses.Objective) -> bool:
   """Returns whether the loss trains on verdict tokens."""
-  return bool(objective.likelihood) and objective.likelihood.on == VERDICT
+  return objective.likelihood_on(VERDICT)
 
 
 def part(
