@@ -1,14 +1,20 @@
 """Runs of rollout modes that are killed at random points: groups in flight,
-queues, trees, games, leagues, proposals.
+queues, two meshes, trees, games, leagues, proposals.
 """
 
+import os
 import random
 
 import pytest
-from test_faults import runs  # noqa: F401
+from test_faults import Runs, runs  # noqa: F401
 from test_proposal_runs import warm  # noqa: F401
 from test_resume import content
 
+# Two of four devices sample, the others train.
+TWO_MESHES = [
+  '--config.sampler_mesh=(1,2,1)',
+  '--config.rl.steps_per_dispatch=1',
+]
 # Modes in which a checkpoint has samples that no step has trained on.
 LAGS = {
   'in_flight': [
@@ -23,6 +29,11 @@ LAGS = {
     '--config.rl.slots=2',
   ],
   'queue': ['--config.rl.staleness=2', '--config.rl.old_logp=sampler'],
+  'two_meshes': [
+    *TWO_MESHES,
+    '--config.rl.staleness=2',
+    '--config.rl.old_logp=sampler',
+  ],
 }
 ONCE = [
   '--config.rl.epochs=1',
@@ -43,6 +54,8 @@ GAME = [
 ]
 MODES = LAGS | {
   'tree': ['--config.rl.tree.width=2', '--config.rl.tree.step_end= '],
+  'two_meshes_in_turn': TWO_MESHES,
+  'two_meshes_game': [*TWO_MESHES, *GAME],
   'game': GAME,
   'league': [
     *GAME,
@@ -66,6 +79,17 @@ MODES = LAGS | {
 }
 
 
+@pytest.fixture(scope='module')
+def runs_of_four(tmp_path_factory):
+  """As `runs`, on four devices."""
+  cache = tmp_path_factory.mktemp('cache')
+  flags = os.environ['XLA_FLAGS'].replace('count=8', 'count=4')
+  env = os.environ | {'XDG_CACHE_HOME': str(cache), 'XLA_FLAGS': flags}
+  out = Runs(env, cache)
+  yield out
+  out.close()
+
+
 @pytest.mark.parametrize(
   'mode, n',
   [
@@ -74,18 +98,18 @@ MODES = LAGS | {
   ],
 )
 def test_killed_runs_of_rollout_modes_continue(
-  runs,  # noqa: F811
   request,
   tmp_path,
   mode,
   n,
 ):
   """Kills n runs one after the other. Each is resumed until it ends."""
-  flags = MODES[mode]
+  flags, two = MODES[mode], mode.startswith('two_meshes')
+  run = request.getfixturevalue('runs_of_four' if two else 'runs')
   if mode == 'proposals':
     weights = request.getfixturevalue('warm')
     flags = [*flags, f'--config.init_from={weights}']
-  code, log, calls = runs(tmp_path / 'whole', flags=flags)
+  code, log, calls = run(tmp_path / 'whole', flags=flags)
   assert code == 0, log[-3000:]
   want, rng, left = content(tmp_path / 'whole'), random.Random(0), n
   assert max(row.get('train/grad_norm', 0) for row in want) > 0
@@ -95,7 +119,7 @@ def test_killed_runs_of_rollout_modes_continue(
     workdir, code = tmp_path / f'{left}-left', -9
     while code == -9:
       at = rng.randint(1, calls) if left else 0
-      code, log, _ = runs(workdir, at, 'SIGKILL', flags)
+      code, log, _ = run(workdir, at, 'SIGKILL', flags)
       left -= code == -9
     assert code == 0, log[-3000:]
     assert content(workdir) == want

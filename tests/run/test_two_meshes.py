@@ -1,7 +1,5 @@
 """Generation on one mesh and training on another (`sampler_mesh`)."""
 
-import os
-import random
 import time
 
 import jax
@@ -10,10 +8,8 @@ import numpy as np
 import pytest
 import test_hosts
 from jax.sharding import NamedSharding, PartitionSpec
-from test_faults import Runs
 from test_hosts import env
 from test_recipe_features import recipe, rows
-from test_resume import content
 
 from jaxrl_reason.run import train, two_meshes
 from jaxrl_reason.run.records import rollout_files
@@ -226,39 +222,6 @@ def test_a_checkpoint_of_one_mesh_is_one_of_two(tmp_path, first):
     names = [name for name in a if name.startswith('train/')]
     for name in names:
       np.testing.assert_allclose(b[name], a[name], rtol=2e-4, atol=1e-5)
-
-
-@pytest.fixture(scope='module')
-def runs(tmp_path_factory):
-  cache = tmp_path_factory.mktemp('cache')
-  out = Runs(os.environ | {'XDG_CACHE_HOME': str(cache)}, cache)
-  yield out
-  out.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('stale', [0, 2])
-def test_killed_at_random_moments_and_resumed(runs, tmp_path, stale):
-  """The run equals a run without faults bit for bit."""
-  flags = [
-    '--config.rl.steps_per_dispatch=1',
-    '--config.rl.old_logp=sampler',
-    '--config.sampler_mesh=(1,4,1)',
-    f'--config.rl.staleness={stale}',
-  ]
-  code, log, calls = runs(tmp_path / 'untouched', flags=flags)
-  assert code == 0, log[-3000:]
-  rng, killed = random.Random(stale), 0
-  for _ in range(4):
-    n = rng.randint(1, calls // 2)
-    code, log, _ = runs(tmp_path / 'run', n, 'SIGKILL', flags=flags)
-    killed += code == -9
-  code, log, _ = runs(tmp_path / 'run', flags=flags)
-  assert code == 0, log[-3000:]
-  assert killed
-  found = content(tmp_path / 'run')
-  assert found == content(tmp_path / 'untouched')
-  assert any(r.get('train/grad_norm', 0) > 0 for r in found)
 
 
 @pytest.mark.slow
