@@ -11,7 +11,7 @@ cut. An observation never ends a turn, and is never parsed as a call or graded.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -46,8 +46,10 @@ class Env:
     players: 2 for a game in which two policies move in turn: `reward` is that
       of the player who moved, the other player has its negative, and the
       observation, of a byte or more, is for the other player.
-    alone: of a game of two, the environment that plays the second player, for
-      evaluations.
+    movers: of a game of two, players for evaluations, by name: functions from
+      (state, key) to the bytes of a move and their number. The first one plays
+      against the policy in `eval/heldout`, the others in
+      `eval/heldout/against_<name>`.
   """
 
   encode: Callable[[dict], dict]
@@ -58,4 +60,6 @@ class Env:
   width: int = 48
   told: Callable[[Any], dict[str, jax.Array]] | None = None
   players: int = 1
-  alone: 'Env | None' = None
+  movers: Mapping[str, Callable] = dataclasses.field(
+    default_factory=dict, compare=False
+  )

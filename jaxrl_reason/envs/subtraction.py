@@ -10,12 +10,11 @@ player. The winner has a reward of 1, the loser of -1. A player who makes an
 invalid move loses.
 """
 
-import dataclasses
-
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason.envs import moves, two_players
+from jaxrl_reason.envs import moves
 from jaxrl_reason.envs import row_bytes as text_lib
 from jaxrl_reason.envs.env import Env, Step
 
@@ -40,18 +39,34 @@ def _step(state: dict, text, length) -> Step:
   return Step(state | {'left': after}, *reply, reward, won | ~fine, ~fine)
 
 
-def _best(state: dict) -> text_lib.Text:
+def _best(state: dict, key: jax.Array) -> text_lib.Text:
   """Returns the winning move. If there is none, the move depends on the number
   of counters, so that games differ.
   """
+  del key
   most, left = state['most'], state['left']
   over = left % (most + 1)
   other = left // (most + 1) % most + 1
-  number = text_lib.number(jnp.where(over > 0, over, other))
-  return text_lib.join(number, text_lib.constant(';'))
+  return _move(jnp.where(over > 0, over, other))
 
 
-_GAME = Env(
-  _encode, _reset, _step, '0123456789>', moves.STOP, width=8, players=2
+def _random(state: dict, key: jax.Array) -> text_lib.Text:
+  """Returns one of the valid moves, each with the same probability."""
+  most = jnp.minimum(state['most'], state['left'])
+  return _move(jax.random.randint(key, (), 1, most + 1))
+
+
+def _move(number: jax.Array) -> text_lib.Text:
+  return text_lib.join(text_lib.number(number), text_lib.constant(';'))
+
+
+ENV = Env(
+  _encode,
+  _reset,
+  _step,
+  '0123456789>',
+  moves.STOP,
+  width=8,
+  players=2,
+  movers={'best': _best, 'random': _random},
 )
-ENV = dataclasses.replace(_GAME, alone=two_players.against(_GAME, _best))

@@ -38,14 +38,14 @@ class Evaluator:
     grade = rewarding.grader(rl, problems)
     self._show, self._workdir = c.show, workdir
     self.said = ''  # of the last evaluation, on process 0
-    how, encode, player = None, None, None
+    how, encoders, player = None, {'': None}, None
     self._tools = None
     if hosted.is_on(rl):
       self._tools = hosted.Pool(rl.turns)
       player = self._playing(rl, d, parts.model, tokenizer, parts.mesh)
     elif rl.turns.env:
       how = turns.scored(rl, d, tokenizer, problems.kernel)
-      encode = how.env.encode
+      encoders = turns.encoders(rl, how)
       if turns.is_chain(rl):
         grade = turns.graded
     self._evaluate = accuracy.Evaluation(
@@ -72,10 +72,11 @@ class Evaluator:
     if c.harder and problems.harder is not None:
       splits['harder'] = problems.harder
     self._sets = {
-      name: accuracy.make_set(
+      name + kind: accuracy.make_set(
         split, c.problems, tokenizer, d.prompt_len, encode, bool(player)
       )
       for name, split in splits.items()
+      for kind, encode in encoders.items()
     }
 
   def _playing(

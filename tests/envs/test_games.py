@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl_reason import envs
+from jaxrl_reason.envs import two_players
 from jaxrl_reason.verifiers import tasks
 from jaxrl_reason.verifiers.tasks import games
 
@@ -23,7 +24,8 @@ def functions(name):
 
 def alone(name):
   """Returns the environment of one player."""
-  return envs.ENVS[name].alone or envs.ENVS[name]
+  env = envs.ENVS[name]
+  return two_players.against(env) if env.players == 2 else env
 
 
 def played(name, example, turns):

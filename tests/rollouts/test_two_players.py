@@ -7,11 +7,13 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from small import small_model
 
 from jaxrl_reason import envs, sharding
 from jaxrl_reason.base import Prompts, TrainState, Trajectories
 from jaxrl_reason.batch import make_batch, rows_of
+from jaxrl_reason.envs import two_players
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.rollouts import league, turns
@@ -66,6 +68,51 @@ def test_the_game_equals_a_referee_in_python():
       assert bool(said.malformed) == (want[1] < 0)
     ends.add((want[1], len(wanted) % 2))
   assert ends == {(1.0, 0), (1.0, 1), (-1.0, 0), (-1.0, 1)}
+
+
+def share_of_wins(left, most):
+  """Computes the share of games of two random players that the first one wins,
+  by the rule of total probability.
+  """
+
+  @functools.cache
+  def wins(left):
+    if not left:
+      return 0.0
+    moves = range(1, min(most, left) + 1)
+    return sum(1 - wins(left - move) for move in moves) / len(moves)
+
+  return wins(left)
+
+
+def test_a_random_mover_chooses_each_valid_move_as_often():
+  env = two_players.against(envs.ENVS['subtraction'])
+  step, n = jax.vmap(jax.jit(env.step), in_axes=(0, 0, 0)), 4000
+  assert [*envs.ENVS['subtraction'].movers] == ['best', 'random']
+  left, most = 7, 3
+  example = {'meta': {'left': left, 'most': most}}
+  start = env.encode(example, mover=1)
+  keys = jax.random.split(jax.random.key(1), n)
+  state = jax.vmap(lambda key: env.reset(start, key))(keys)
+  rng, over, gained = np.random.default_rng(0), np.zeros(n, bool), np.zeros(n)
+  first = None
+  for _ in range(left):
+    now = np.asarray(state['game']['left'])
+    number = rng.integers(1, np.minimum(most, np.maximum(now, 1)) + 1)
+    text = np.zeros((n, env.width), np.uint8)
+    text[:, 0], text[:, 1] = number + ord('0'), ord(';')
+    said = step(state, jnp.asarray(text), jnp.full(n, 2))
+    state = said.state
+    gained += np.where(over, 0, said.reward)
+    over |= np.asarray(said.done)
+    if first is None:
+      first = now - number - np.asarray(state['game']['left'])
+  assert over.all() and set(gained) == {-1, 1}
+  for move in range(1, most + 1):  # four standard errors
+    assert (first == move).mean() == pytest.approx(1 / most, abs=0.03)
+  want = share_of_wins(left, most)
+  assert 0.3 < want < 0.7
+  assert (gained > 0).mean() == pytest.approx(want, abs=0.032)
 
 
 def asked():

@@ -1,5 +1,8 @@
 """Runs in which the policy plays both sides of a game."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 import run_records
@@ -9,6 +12,7 @@ from refusals import refusal
 from test_resume import env  # noqa: F401
 
 from jaxrl_reason import config as config_lib
+from jaxrl_reason import envs
 from jaxrl_reason.run import train
 
 pytestmark = pytest.mark.one_device
@@ -26,7 +30,7 @@ def recipe(**flat):
   c.rl.update(algorithm='reinforce', role_decay=0.9, cache_segments=1)
   c.rl.rewards = {}
   c.rl.turns.update(env='subtraction', most=6, tokens=3, observation=3)
-  c.eval.update(every=100, problems=8, samples=1, harder=False)
+  c.eval.update(every=100, problems=8, samples=32, harder=False)
   c.checkpoint.update(every=2)
   c.rollouts.update(every=1, problems=4)
   c.log_every, c.compile_cache = 1, ''
@@ -70,6 +74,26 @@ def test_each_player_has_a_running_baseline(whole):
       assert row[f'{name}/length'] == pytest.approx(np.mean(own))
     assert row['train/gap_max'] < 1e-5
   assert abs(baseline).min() > 0
+
+
+def test_evaluations_have_games_against_every_mover(whole):
+  """The share of wins of both movers is that of the stored games."""
+  row = test_resume.content(whole)[-1]
+  path = whole / 'evaluations' / f'{row["step"]:08d}.json'
+  splits = json.loads(path.read_text())['splits']
+  assert splits.keys() == {'heldout', 'heldout/against_random'}
+  shares = []
+  for name, split in splits.items():
+    shares.append(np.mean(split['right']) / split['samples'])
+    assert row[f'eval/{name}/pass@1'] == pytest.approx(shares[-1])
+  assert shares[0] < shares[1]
+
+
+def test_a_game_without_a_mover_is_refused(monkeypatch):
+  game = dataclasses.replace(envs.ENVS['subtraction'], movers={})
+  monkeypatch.setitem(envs.ENVS, 'subtraction', game)
+  words = "rl.turns.env='subtraction': the game has no player for evaluations"
+  assert words in refusal(recipe(), {})
 
 
 def test_the_length_of_a_turn_is_of_the_player_that_moves(whole):

@@ -1,7 +1,11 @@
 """Environments of a run, as set by `rl.turns`."""
 
+import functools
+from collections.abc import Callable
+
 from jaxrl_reason import envs
 from jaxrl_reason.config import RL, Data, rules
+from jaxrl_reason.envs import two_players
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rewards.kernels import reference
 from jaxrl_reason.rollouts import chain, turns
@@ -28,7 +32,8 @@ def of(rl: RL, data: Data, tokenizer, kernel, **changes) -> turns.Turns:
   if is_chain(rl):
     return _chain(rl, tokenizer, kernel, limits | changes, alone)
   env = envs.get(c.env)
-  env = (env.alone or env) if alone else env
+  if alone and env.players == 2:
+    env = two_players.against(env)
   return turns.make(env, tokenizer, **limits | changes)
 
 
@@ -38,6 +43,18 @@ def scored(rl: RL, data: Data, tokenizer, kernel) -> turns.Turns:
   counts, and the program plays the second player of a game.
   """
   return of(rl, data, tokenizer, kernel, weight=1.0, alone=True)
+
+
+def encoders(c: RL, how: turns.Turns) -> dict[str, Callable]:
+  """Returns the functions that encode problems for `scored`, by the end of an
+  evaluation's name. In a game there is one for every mover.
+  """
+  found = {'': how.env.encode}
+  for i, name in enumerate(envs.ENVS[c.turns.env].movers if is_game(c) else ()):
+    if i:
+      encode = functools.partial(how.env.encode, mover=i)
+      found[f'/against_{name}'] = encode
+  return found
 
 
 def is_chain(c: RL) -> bool:
@@ -92,6 +109,11 @@ def _players(c: RL) -> int:
 
 def _check_game(c: RL, needs: frozenset[str]) -> None:
   name = f'rl.turns.env={c.turns.env!r}'
+  if not envs.ENVS[c.turns.env].movers:
+    raise ValueError(
+      f'{name}: the game has no player for evaluations; add a function to its '
+      '`movers`'
+    )
   if c.samples % 2:
     raise ValueError(
       f'rl.samples={c.samples}: a game of {name} has two rows, one for each '
