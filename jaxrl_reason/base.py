@@ -243,6 +243,7 @@ class Rollout:
   routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts used
   views: dict[str, jax.Array] | None = None  # arrays that rewards read
   episode: 'Episode | None' = None  # rewards and events of an environment
+  role: jax.Array | None = None  # int8 [N], whose adapters; None: no roles
 
   @property
   def valid(self) -> jax.Array:
@@ -322,8 +323,7 @@ class Trajectories:
   greedy: Reward | None = None  # [B], of the likeliest completions
   demo: Reward | None = None  # [B], of the reference solutions
   group: jax.Array | None = None  # i32 [B], equal for one problem; None: 0..B-1
-  # i32 [N], number of a row in its step, for its verdict; -1: earlier steps.
-  row: jax.Array | None = None
+  row: jax.Array | None = None  # i32 [N], in its step; -1: an earlier step
   account: Account | None = None  # None: these rows are all generated rows
 
 
@@ -335,6 +335,7 @@ class Rows:
   valid: jax.Array  # bool [N,T], real tokens
   temperature: jax.Array | float = 1.0  # f32 [N] or []
   routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts to replay
+  role: jax.Array | None = None  # int8 [N], see Rollout
 
 
 @struct.dataclass
@@ -380,8 +381,8 @@ class Batch:
   answer_id: jax.Array | None = None  # i32 [N], see Reward
   row: jax.Array | None = None  # i32 [N], see Trajectories
   is_hinted: jax.Array | None = None  # bool [N], began with a hint
-  # [N,...], views of the rollout that parts of the step read.
-  views: dict[str, jax.Array] | None = None
+  views: dict[str, jax.Array] | None = None  # [N,...], that parts read
+  role: jax.Array | None = None  # int8 [N], see Rollout
 
 
 @struct.dataclass
@@ -391,8 +392,7 @@ class TrainState:
   step: jax.Array  # i32 [], updates done since the run began
   params: Params
   opt_state: Any
-  # Trained weights of a reference that is not the model with its adapters off.
-  ref_params: Params | None = None
+  ref_params: Params | None = None  # trained weights of a reference
   teacher_params: Params | None = None  # of another model than the policy
   reward_params: Params | None = None  # of a reward model that rewards read
   critic: Any = None  # critics.CriticState, only when the loss reads one

@@ -57,7 +57,7 @@ def rows_of(prompts: Prompts, rollout: Rollout) -> Rows:
   if routes is not None and prompts.train_tokens is not None:
     # Those of another prompt.
     routes = routes.at[:, : tokens.shape[1] - c].set(moe.UNKNOWN)
-  return Rows(tokens, valid, rollout.temperature, routes)
+  return Rows(tokens, valid, rollout.temperature, routes, rollout.role)
 
 
 def sampled_of(rows: Rows, rollout: Rollout) -> jax.Array:

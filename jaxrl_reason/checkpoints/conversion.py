@@ -59,7 +59,17 @@ def config_of_run(folder: epath.Path, vocab: int) -> tuple[Config, dict]:
 def lora_of_run(folder: epath.Path) -> lora.Lora:
   """Returns the settings of a run's adapters."""
   run = reading.json_object(folder / 'config.json')
-  return lora.Lora(**run['lora'])
+  roles = 2 if run['rl'].get('role_adapters') else 1
+  return lora.Lora(**run['lora'], roles=roles)
+
+
+def adapters_of_run(folder: epath.Path, params: dict) -> dict:
+  """Returns the parameters of a run with the adapters of one role: with
+  `rl.propose` the solver, in a game the first player.
+  """
+  run = reading.json_object(folder / 'config.json')
+  role = int(bool(run['rl'].get('propose')))
+  return lora.of_role(params, role, lora_of_run(folder).roles)
 
 
 def write_peft(source: epath.Path, target: pathlib.Path) -> str:
@@ -81,6 +91,7 @@ def write_peft(source: epath.Path, target: pathlib.Path) -> str:
   name = name.removeprefix(pretrained.HUB)
   specs = transformer.build(c).specs
   settings = lora_of_run(source)
+  params = adapters_of_run(source, params)
   lora.save_peft(target, params, settings, table, specs, name, c.stacks)
   return f'{trees.n_params(params[lora.KEY]):,} parameters of adapters'
 
@@ -134,6 +145,7 @@ def read_weights(
   def whole(params):
     params = frozen.restored(params, specs)
     if lora.KEY in params:
+      params = adapters_of_run(folder, params)
       params = lora.merged(params, lora_of_run(folder).scale)
     return params
 

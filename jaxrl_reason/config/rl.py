@@ -52,6 +52,7 @@ class RL(Training):
     'refill_keep': 'refill_rounds',
     'demos_when': 'demos',
     'invalid_limit': 'path=host',
+    'role_adapters': 'lora.rank',
   }
 
   steps: Count = 200  # batches that are sampled and trained on
@@ -97,6 +98,9 @@ class RL(Training):
   # rl.turns.env='chain', or each player of a game, which replaces the group
   # baseline (SPIRAL, 0.95); 0: none (`rollouts/role_baseline.py`).
   role_decay: Memory = 0.0
+  # Train adapters of its own for each role, proposer and solver or the two
+  # players of a game, beside the same frozen weights (docs/role_adapters.md).
+  role_adapters: bool = False
   epochs: Count = 1  # passes over a batch
   minibatches: Count = 1  # updates per pass
   # Route tokens in the update, for current and old log-probs, to the experts of

@@ -15,6 +15,7 @@ from jaxrl_reason import logits as logits_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Batch, Model, Params, Rows
 from jaxrl_reason.models import shared
+from jaxrl_reason.models.adapters import lora
 
 
 class Other(NamedTuple):
@@ -189,6 +190,11 @@ def forward(
     (hidden, load balance or None without experts).
   """
   tokens, valid, routes = rows.tokens, rows.valid, rows.routes
+  if rows.role is not None:
+    role = rows.role
+    if packed is not None:
+      role = packed.pack(jnp.broadcast_to(role[:, None], tokens.shape))
+    params = lora.of_rows(params, role)
   if isinstance(packed, shared.Layout):
     return model.hidden_shared(params, tokens, valid, packed, routes)
   if packed is not None:

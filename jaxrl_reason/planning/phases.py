@@ -158,7 +158,7 @@ def evaluation(parts: Prepared) -> Phase:
     row = how.env.encode(parts.problems.train[0])
     args, trips = (*args, _lay(_stacked(row, grid.b), where)), (how.tokens - 1,)
   program = answer_programs.make_generate(
-    parts.model, grid.s, d.completion_len, how=how
+    parts.evaluated, grid.s, d.completion_len, how=how
   )
   return Phase(EVALUATE, program, args, state, calls, trips, flops)
 

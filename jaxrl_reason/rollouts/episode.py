@@ -125,12 +125,13 @@ class Play:
   how: Limits
   draw: Draw
   max_new: int
+  block: int = 1  # adjacent rows of one player
 
   def moves(self, turn: jax.Array) -> jax.Array:
     """Marks the rows that play a turn, bool [N]. In a game, the rows of the
-    players alternate.
+    players alternate, or blocks of their rows.
     """
-    row = jnp.arange(self.draw.keys.shape[0])
+    row = jnp.arange(self.draw.keys.shape[0]) // self.block
     return (row - turn) % self.how.players == 0
 
   def of_mover(self, x: jax.Array, turn: jax.Array) -> jax.Array:
@@ -139,9 +140,11 @@ class Play:
     """
     if self.how.players == 1:
       return x
-    games = x.reshape(-1, self.how.players, *x.shape[1:])
-    of_game = games[:, turn % self.how.players]
-    return sharding.rows(jnp.repeat(of_game, self.how.players, axis=0))
+    players = self.how.players
+    games = x.reshape(-1, players, self.block, *x.shape[1:])
+    of_game = games[:, turn % players][:, None]
+    of_rows = jnp.broadcast_to(of_game, games.shape)
+    return sharding.rows(of_rows.reshape(x.shape))
 
   def drawn(self, state: State, hidden: jax.Array, t: jax.Array) -> State:
     """Samples the t-th tokens of the rows whose turn is not over."""

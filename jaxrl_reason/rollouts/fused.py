@@ -48,6 +48,7 @@ class Generation:
     turns: settings of episodes with an environment; None for one completion.
     chunks: settings of generation in chunks; None for one chunk.
     tree: forks of completions; None for samples that share no tokens.
+    by_role: each player of a game has adapters of its own.
   """
 
   model: Model
@@ -60,6 +61,7 @@ class Generation:
   turns: turns_lib.Turns | None = None
   chunks: Chunks | None = None
   tree: tree_lib.Tree | None = None
+  by_role: bool = False
 
 
 def key_of(root: jax.Array, step: jax.Array, use: str) -> jax.Array:
@@ -116,6 +118,7 @@ def _episodes(gen, params, prompts: Prompts, given, row_ids, how) -> Rollout:
     prompts.answer[turns_lib.PART],
     *given,
     row_ids=row_ids,
+    by_role=gen.by_role,
     **how,
   )
 

@@ -36,15 +36,18 @@ class ProposalSource:
   """Samples proposals and the answers to them; itself a source.
 
   Attributes:
-    source: the source of both proposals and answers.
+    proposer, solver: the sources of proposals and of answers.
+    by_role: the two have adapters of their own.
     ask: the token after a problem that requests a new problem.
     bytes_of, n_bytes: see `kernels.token_bytes_table`.
   """
 
-  source: FusedSource
+  proposer: FusedSource
+  solver: FusedSource
   ask: int
   bytes_of: np.ndarray
   n_bytes: np.ndarray
+  by_role: bool = False
 
   def __call__(
     self, params, control, prompts: Prompts, root, step, sampling, stop
@@ -52,10 +55,12 @@ class ProposalSource:
     """Returns B groups of proposals and B*G groups of answers."""
     rest = step, sampling, stop
     asked = requests(prompts, self.ask)
-    first = self.source(params, control, asked, root, *rest)
+    first = self.proposer(params, control, asked, root, *rest)
     tasks, fine = self.problems(prompts, first.rollout, stop)
     root = key_of_round(root, 1)
-    second = self.source(params, control, tasks, root, *rest)
+    second = self.solver(params, control, tasks, root, *rest)
+    if self.by_role:
+      first, second = (with_role(x, i) for i, x in enumerate((first, second)))
     return combined(first, second, fine)
 
   def problems(
@@ -91,6 +96,12 @@ class ProposalSource:
       valid=pick(at >= 0, old.valid),
       answer={k: jax.tree.map(pick, answer, x) for k, x in old.answer.items()},
     ), fine
+
+
+def with_role(found: Trajectories, role: int) -> Trajectories:
+  """Sets the role of all rows."""
+  own = jnp.full_like(found.rollout.length, role, jnp.int8)
+  return found.replace(rollout=found.rollout.replace(role=own))
 
 
 def requests(prompts: Prompts, ask: int) -> Prompts:

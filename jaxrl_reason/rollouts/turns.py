@@ -17,6 +17,7 @@ in the sampler.
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model, Reward, Rollout
 from jaxrl_reason.envs import env as env_lib
 from jaxrl_reason.models import cache as cache_lib
+from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts.draw import NONE, Draw
@@ -126,6 +128,56 @@ def require_extend(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Seats:
+  """The order of rows while games are played.
+
+  A prompt is computed with the adapters of each player. So the rows of a player
+  of one prompt are adjacent during the games; before and after them the rows of
+  the players alternate.
+
+  Attributes:
+    players: with adapters of their own; 1: the order does not change.
+    samples: G, rows of a prompt.
+  """
+
+  players: int
+  samples: int
+
+  @property
+  def block(self) -> int:
+    """Counts the adjacent rows of one player."""
+    return self.samples // self.players
+
+  def copies(self, prompts: Any) -> Any:
+    """Returns one copy [B*players,...] of prompts [B,...] for each player."""
+    if self.players == 1:
+      return prompts
+    return jax.tree.map(
+      lambda x: sharding.rows(jnp.repeat(x, self.players, axis=0)), prompts
+    )
+
+  def with_roles(self, params: Any, n: int, block: int = 1) -> Any:
+    """Returns parameters for n rows; `block` adjacent ones are of a player."""
+    if self.players == 1:
+      return params
+    return lora.of_rows(params, jnp.arange(n) // block % self.players)
+
+  def by_player(self, x: jax.Array) -> jax.Array:
+    """Orders alternating rows [N,...] for the games."""
+    return self._swapped(x, self.block, self.players)
+
+  def in_order(self, x: jax.Array) -> jax.Array:
+    """Reverses `by_player`."""
+    return self._swapped(x, self.players, self.block)
+
+  def _swapped(self, x: jax.Array, *sizes: int) -> jax.Array:
+    if self.players == 1:
+      return x
+    rows = x.reshape(-1, *sizes, *x.shape[1:]).swapaxes(1, 2)
+    return sharding.rows(rows.reshape(x.shape))
+
+
 def generate(
   how: Turns,
   model: Model,
@@ -144,6 +196,7 @@ def generate(
   policy_logp: bool = False,
   routes: bool = False,
   version: jax.Array | int = 0,
+  by_role: bool = False,
 ) -> Rollout:
   """Samples n_samples episodes of every prompt.
 
@@ -151,6 +204,7 @@ def generate(
     how: the environment and the limits.
     encoded: encoded problems for the environment, one per prompt, [B,...].
     segments: parts in which the cache grows, each of whole turns.
+    by_role: the rows of each player are computed with adapters of its own.
     others: see `sampler.generate`.
 
   Returns:
@@ -159,15 +213,18 @@ def generate(
   require_extend(model)
   n = prompts.shape[0] * n_samples
   ids = jnp.arange(n) if row_ids is None else row_ids
-  weights = model.decode_params(params)
+  seats = Seats(how.players if by_role else 1, n_samples)
+  ids, (prompts, valid) = seats.by_player(ids), seats.copies((prompts, valid))
+  weights = model.decode_params(seats.with_roles(params, n, seats.block))
   draw = Draw.make(model, weights, key, ids, sampling, stop, policy_logp)
-  hidden, cache = model.prefill(params, prompts, valid, n_samples, max_new, 1)
+  own = seats.with_roles(params, len(prompts))
+  hidden, cache = model.prefill(own, prompts, valid, seats.block, max_new, 1)
   used = model.sampled_routes(cache)[1] if routes else None
   bounds = cache_lib.spaced(how.most, min(segments, how.most))
   cache = model.gapped(cache, how.columns(bounds[0]))
   of_each = functools.partial(jnp.repeat, repeats=n_samples, axis=0)
   encoded = jax.tree.map(of_each, encoded)
-  play = Play(how, draw, max_new)
+  play = Play(how, draw, max_new, seats.block if by_role else 1)
   games = play.of_mover(ids, jnp.int32(0))  # the rows of a game have one key
   noise = trees.row_keys(trees.named_key(key, 'environment'), games)
   env = jax.tree.map(sharding.rows, jax.vmap(how.env.reset)(encoded, noise))
@@ -180,7 +237,11 @@ def generate(
         play.turn,
         state.replace(cache=cache),
       )
+  out, episode = jax.tree.map(seats.in_order, (state.out, state.episode))
+  state = state.replace(out=out, episode=episode)
   out = rollout(play, state, n_samples, version)
+  if by_role:
+    out = out.replace(role=jnp.arange(n, dtype=jnp.int8) % how.players)
   return out.replace(views=how.env.told(state.env)) if how.env.told else out
 
 

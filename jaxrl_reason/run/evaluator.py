@@ -49,7 +49,7 @@ class Evaluator:
       if turns.is_chain(rl):
         grade = turns.graded
     self._evaluate = accuracy.Evaluation(
-      parts.model,
+      parts.evaluated,
       parts.stop,
       n_samples=c.samples,
       max_new=d.completion_len,

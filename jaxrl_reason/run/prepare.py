@@ -32,7 +32,7 @@ from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run import two_meshes
 from jaxrl_reason.run.checks import config_checks, model_memory
-from jaxrl_reason.run.rl import hidden_settings
+from jaxrl_reason.run.rl import hidden_settings, role_settings
 from jaxrl_reason.run.rl import python_tools as hosted
 
 
@@ -58,6 +58,11 @@ class Prepared(NamedTuple):
   root: jax.Array
   stop: jax.Array
   sampler_mesh: jax.sharding.Mesh | None = None
+
+  @property
+  def evaluated(self) -> Model:
+    """Returns the model that evaluations sample from."""
+    return role_settings.evaluated(self.config.rl, self.model)
 
 
 def prepare(
@@ -157,9 +162,10 @@ def assemble(
     rules.refuse(hidden_settings.layer_rules, c.rl, shape.layers)
     for kind, own in sections.items():
       rules.refuse(config_checks.position_rules, kind, own, shape)
+  of_lora = config.lora.to_dict() | {'roles': role_settings.number(config.rl)}
   model = adapters.attach(
     transformer.build(shape),
-    lora=lora.Lora(**config.lora.to_dict()) if config.lora.rank else None,
+    lora=lora.Lora(**of_lora) if config.lora.rank else None,
     steering=config.steering,
     frozen_dtype=config.frozen_dtype,
     trainable=config.trained_paths,

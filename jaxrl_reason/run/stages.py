@@ -231,7 +231,7 @@ def fused_source(
   sampling = sampling_of(rl, tokenizer)
   if rl.turns.env:
     how = run_turns.of(rl, data, tokenizer, task_kernel)
-    gen = dataclasses.replace(gen, turns=how)
+    gen = dataclasses.replace(gen, turns=how, by_role=rl.role_adapters)
     encode, reward_fn = run_turns.with_env(how, rewards, encode, reward_fn)
   names, views = device.reads(rewards, task_kernel), None
   if names:
@@ -261,7 +261,7 @@ def fused_source(
   source = FusedSource(gen, reward_fn, views, greedy, demos, league)
   if rl.propose:
     source = proposal_settings.around(
-      source, rl.propose, task_kernel, tokenizer
+      source, rl.propose, task_kernel, tokenizer, rl.role_adapters
     )
   if rl.in_flight.batches:
     source = InFlightSource(source, **rl.in_flight.to_dict())

@@ -140,7 +140,7 @@ def play():
     jnp.asarray(tokens), jnp.asarray(tokens > 0), jnp.arange(B) + 5,
     encoded([9, 66]),
   )  # fmt: skip
-  both = proposals.ProposalSource(source, ID[b'?'], *table)
+  both = proposals.ProposalSource(source, source, ID[b'?'], *table)
   key, stop = jax.random.key(0), jnp.array([1, -1])
   found = both(None, None, prompts, key, jnp.int32(0), None, stop)
   return found, calls

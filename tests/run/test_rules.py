@@ -37,6 +37,8 @@ VERDICT = {'rl.loss.sft_on': 'verdict', 'rl.loss.sft_coef': 0.3}
 NOVELTY = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.1)}
 PROPOSE = {'rl.propose': '?'}
 LEAGUE = {'rl.turns.env': 'subtraction', 'rl.league.share': 0.5}
+ROLES = {'lora.rank': 2, 'rl.role_adapters': True, 'stages': ('rl',)}
+OF_GAME = ROLES | {'rl.turns.env': 'subtraction'}
 TWO = {'sampler_mesh': (1, 4, 1)}
 EIGHT = TWO | {'sampler_dtype': 'int8'}
 LASER = {'rl.shaping.laser': 0.1, 'rl.shaping.laser_lengths': (4, 8)}
@@ -551,6 +553,29 @@ EXAMPLES = [
     "padding='shared:1' and rl.propose='.'",
   ),
   (LEAGUE | TWO, 'rl.league.share=0.5 and sampler_mesh=.* cannot be'),
+  (OF_GAME | {'lora.rank': 0}, 'adapters=True has no effect without lora.ra'),
+  (ROLES, 'rl.role_adapters=True: the rl stage has one role'),
+  (
+    named('x', x=dict(kind='rl', rl=dict(role_adapters=True)))
+    | {'lora.rank': 2}
+    | {'rl.turns.env': 'subtraction'},
+    'role_adapters=False in the run, and True in named.x',
+  ),
+  (ROLES | {'rl.turns.env': 'guess'}, 'True: the rl stage has one role'),
+  (OF_GAME | {'stages': ('sft', 'rl')}, 'rows of the stage sft have no role'),
+  (OF_GAME | {'rl.algorithm': 'ppo'}, 'a critic reads rows without their role'),
+  (OF_GAME | NOVELTY, 'rewards.far and rl.role_adapters=True: a reward of hid'),
+  (OF_GAME | {'model.numerics': 'exact'}, "numerics='exact' and rl.role_ad"),
+  (OF_GAME | {'rl.league.share': 0.5}, 'share=0.5 and rl.role_adapters=True'),
+  (OF_GAME | {'rl.padding': 'shared:1'}, "'shared:1' and rl.role_adapters=T"),
+  (OF_GAME | {'rl.probe.rate': 0.1}, 'rate=0.1 and rl.role_adapters=True'),
+  (OF_GAME | {'rl.replay_routes': True}, 'routes=True and rl.role_adapters'),
+  (OF_GAME | UNDER, 'rl.teacher.prompt=.* and rl.role_adapters=True'),
+  (
+    OF_GAME | PREFERRED,
+    "rl.reward_model.weights='a_run' and rl.role_adapters=True",
+  ),
+  (OF_GAME | VERDICT, "sft_on='verdict' and rl.role_adapters=True"),
   ({'rl.tree.width': 1}, 'rl.tree.width=1: a fork has at least 2 children'),
   ({'rl.tree.columns': (8,)}, 'columns.* has no .* rl.tree.width'),
   (TREE | {'rl.tree.columns': (9, 4)}, r'rl.tree.columns=\(9, 4\): .* rising'),

@@ -56,20 +56,30 @@ def attach(
   """
   if not lora and not steering and frozen_dtype == 'float32':
     return base
-  scale = lora.scale if lora else 0.0
-  # With exact sums decoding multiplies as training does.
-  combined = lora_lib.merged if base.sums is None else lora_lib.beside
+  scale, roles = (lora.scale, lora.roles) if lora else (0.0, 1)
+
+  def beside(params):
+    if lora:
+      lora_lib.require_one(params, lora)
+    return lora_lib.beside(params, scale, roles)
+
+  def combined(params):
+    # With exact sums decoding multiplies as training does.
+    if base.sums is not None or lora_lib.ROLE in params:
+      return beside(params)
+    if lora:
+      lora_lib.require_one(params, lora)
+    return lora_lib.merged(params, scale)
 
   def bind(f):
     def bound(params, *args):
-      params = steering_lib.on(frozen_lib.wrapped(params))
-      return f(lora_lib.beside(params, scale), *args)
+      return f(beside(steering_lib.on(frozen_lib.wrapped(params))), *args)
 
     return f and bound
 
   def decode_params(params):
     params = frozen_lib.wrapped(params)
-    weights = combined(steering_lib.off(params), scale)
+    weights = combined(steering_lib.off(params))
     if not steering:
       return base.decode_params(weights)
     return base.decode_params(weights, params[steering_lib.KEY])
@@ -88,3 +98,18 @@ def attach(
     decode_params=decode_params,
     adapters_off=adapters_off if lora or steering else None,
   )
+
+
+def of_role(model: Model, role: int, roles: int) -> Model:
+  """Returns a model that computes all rows with the adapters of one role."""
+
+  def bind(f):
+    def bound(params, *args):
+      return f(lora_lib.of_role(params, role, roles), *args)
+
+    return f and bound
+
+  names = 'hidden prefill hidden_routed hidden_shared hidden_after'.split()
+  names.append('decode_params')
+  bound = {name: bind(getattr(model, name)) for name in names}
+  return dataclasses.replace(model, **bound)

@@ -12,6 +12,10 @@ exact (`parts.exact_layers`). Without the subtree the model computes its base,
 so the reference needs no second copy.
 Dropout is 0.
 
+With k roles, a is [in,k r] and b is [k r,out], and each role has r of the
+ranks. Either the parameters have one role's adapters (`of_role`), or they name
+the role of each row (`of_rows`).
+
 `save_peft` writes the adapters alone in the format of `peft`.
 """
 
@@ -31,16 +35,20 @@ from jaxrl_reason.models import spec, weights
 from jaxrl_reason.models.parts import layers
 
 KEY = 'lora'
+ROLE = 'lora_role'  # int8 [M], roles of rows or tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class Lora:
-  """Settings of the adapters; targets is a regex over weight paths."""
+  """Settings of the adapters; targets is a regex over weight paths, and every
+  one of the roles has adapters of that rank.
+  """
 
   rank: int
   alpha: float
   rslora: bool = False
   targets: str = '.*attn/(q|k|v|o)|.*mlp/(gate|up|down)'
+  roles: int = 1
 
   @property
   def scale(self) -> float:
@@ -75,7 +83,7 @@ def specs(base: Any, c: Lora) -> dict:
         f'lora.targets={c.targets!r} matches {path}, not a projection: '
         f'choose among {", ".join(weights.N_INPUTS)}'
       )
-    adapters |= _pair(path, s, c.rank)
+    adapters |= _pair(path, s, c.rank * c.roles)
   if not adapters:
     raise ValueError(
       f'lora.targets={c.targets!r} matches no weight: the regex must match a '
@@ -86,7 +94,27 @@ def specs(base: Any, c: Lora) -> dict:
 
 def base_of(params: dict) -> dict:
   """Returns the parameters without the adapters."""
-  return {k: v for k, v in params.items() if k != KEY}
+  return {k: v for k, v in params.items() if k not in (KEY, ROLE)}
+
+
+def of_role(params: dict, role: int, roles: int) -> dict:
+  """Returns the parameters with the adapters of one of the roles alone."""
+  if KEY not in params:
+    return params
+
+  def own(path, x):
+    axis = x.ndim - 1 if path.endswith('/a') else x.ndim - 2
+    r = x.shape[axis] // roles
+    return jax.lax.slice_in_dim(x, role * r, (role + 1) * r, axis=axis)
+
+  return params | {KEY: trees.map_with_path(own, params[KEY])}
+
+
+def of_rows(params: dict, role: jax.Array) -> dict:
+  """Returns the parameters with the roles of rows: int [N] for rows [N,...], or
+  of all tokens of rows, in order.
+  """
+  return params | {ROLE: role.astype(jnp.int8).reshape(-1)}
 
 
 def _with(params: dict, f) -> dict:
@@ -116,13 +144,33 @@ def merged(params: dict, scale: float) -> dict:
   return _with(params, add)
 
 
-def beside(params: dict, scale: float) -> dict:
+def beside(params: dict, scale: float, roles: int = 1) -> dict:
   """Returns the base's parameters as `layers.Adapted`, adapters unmerged."""
+  role = params.get(ROLE)
 
   def pair(w, a, b):
-    return layers.Adapted(w, a, b, scale)
+    if role is None:
+      return layers.Adapted(w, a, b, scale)
+    of_layers = jnp.broadcast_to(role, (*a.shape[:-2], *role.shape))
+    return layers.Adapted(w, a, b, scale, of_layers, roles)
 
   return _with(params, pair)
+
+
+def require_one(params: dict, c: Lora) -> None:
+  """Refuses adapters of several roles if no row has a role.
+
+  Raises:
+    ValueError: the adapters of all roles would be added up.
+  """
+  if c.roles == 1 or ROLE in params or KEY not in params:
+    return
+  flat = trees.flatten(params[KEY])
+  if any(p.endswith('/a') and x.shape[-1] != c.rank for p, x in flat.items()):
+    raise ValueError(
+      f'these weights have adapters of {c.roles} roles (rl.role_adapters), and '
+      'rows without a role are computed with them'
+    )
 
 
 def save_peft(

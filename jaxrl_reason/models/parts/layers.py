@@ -166,9 +166,12 @@ class Adapted:
   """A weight with a low-rank adapter (`adapters.lora`)."""
 
   w: jax.Array | Quantized  # [..., out]
-  a: jax.Array  # [in, r]
-  b: jax.Array  # [r, out]
+  a: jax.Array  # [in, r]; with k roles [in, k r]
+  b: jax.Array  # [r, out]; with k roles [k r, out]
   scale: float = struct.field(pytree_node=False)
+  # Role of each row, or of each token, int8 [M]; None: there are no roles.
+  role: jax.Array | None = None
+  roles: int = struct.field(pytree_node=False, default=1)
 
   def reshape(self, *shape: int) -> 'Adapted':
     return self.replace(w=self.w.reshape(*shape))
@@ -209,7 +212,7 @@ def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
   """
   if isinstance(w, Adapted):
     y = dense(x, w.w, bias)
-    change = dense(dense(x, w.a), w.b) * w.scale
+    change = dense(_own_ranks(dense(x, w.a), w), w.b) * w.scale
     return y + change.reshape(y.shape)
   w, scale = (w.int8, w.scale) if isinstance(w, Quantized) else (w, None)
   rows, features = x.shape[:-1], w.shape[1:]
@@ -225,6 +228,27 @@ def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
   if bias is not None:
     y = y + bias.astype(x.dtype)
   return y.astype(x.dtype)
+
+
+def _own_ranks(x: jax.Array, w: Adapted) -> jax.Array:
+  """Masks x [...,k r] to the r columns of the role of its row. Adapters of
+  other roles then have neither an effect on the row nor a gradient from it.
+  """
+  if w.role is None:
+    return x
+  columns = jnp.arange(x.shape[-1]) // (x.shape[-1] // w.roles)
+  own = columns == w.role[:, None]
+  rows = len(w.role), x.size // (x.shape[-1] * len(w.role)), x.shape[-1]
+  return jnp.where(jnp.broadcast_to(own[:, None], rows).reshape(x.shape), x, 0)
+
+
+def _without_roles(w: Adapted) -> None:
+  """Refuses adapters of roles where weights do not multiply rows in order."""
+  if w.role is not None:
+    raise ValueError(
+      'rl.role_adapters: a weight of experts, or of a latent projection, has '
+      'an adapter; leave it out of lora.targets'
+    )
 
 
 def wide(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -281,6 +305,7 @@ def plain(w: Weight, dtype) -> jax.Array:
   are not products with rows.
   """
   if isinstance(w, Adapted):
+    _without_roles(w)
     change = (w.a.astype(dtype) @ w.b.astype(dtype)) * w.scale
     base = plain(w.w, dtype)
     return base + change.reshape(base.shape)
@@ -294,6 +319,7 @@ def grouped(rows: jax.Array, w: Weight, sizes: jax.Array) -> jax.Array:
   [in,out].
   """
   if isinstance(w, Adapted):
+    _without_roles(w)
     change = grouped(grouped(rows, w.a, sizes), w.b, sizes)
     return grouped(rows, w.w, sizes) + change * w.scale
   if isinstance(w, Quantized):

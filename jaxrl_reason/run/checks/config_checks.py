@@ -37,7 +37,7 @@ from jaxrl_reason.run.checks import (
 )
 from jaxrl_reason.run.process import compile_log
 from jaxrl_reason.run.records import trackers
-from jaxrl_reason.run.rl import proposal_settings
+from jaxrl_reason.run.rl import proposal_settings, role_settings
 from jaxrl_reason.update import critics, optim, packing
 from jaxrl_reason.verifiers import compose
 
@@ -72,6 +72,9 @@ def check(config: ml_collections.ConfigDict | Run, n_row_shards: int) -> None:
     except ValueError as e:
       raise ValueError(f'named.{p.name}: {e}') from e
   rules.refuse(critic_rules, [p.config for p in stages if p.kind == 'rl'])
+  rules.refuse(
+    role_settings.stage_rules, run, {p.name: p.config for p in named}
+  )
 
 
 def unsampled_rules(sizes: tuple, kinds: set[str]) -> rules.Rows:
@@ -141,6 +144,7 @@ def _check_stages(config: Run, shards: int) -> None:
       rules.refuse(teacher_checks.stored_rules, kind, c, config.data)
   compile_log.profiled(config.profile.steps)
   trackers.names(config.track)
+  rules.refuse(role_settings.role_rules, config)
   if 'rl' in config.stages:
     rules.refuse(reward_rules, config.rl)
     for name, part in config.rl.rewards.items():

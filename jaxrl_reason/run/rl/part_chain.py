@@ -28,6 +28,7 @@ from jaxrl_reason.run.rl import (
   hidden_settings,
   problem_pool,
   reward_functions,
+  role_settings,
   turn_settings,
   verdict_settings,
 )
@@ -64,6 +65,7 @@ def make(
     _selection(c, room),
     _shaping(c, room, n),
     _role_baseline(c, objective),
+    role_settings.part(c),
     _archive(c, d.prompt_len + c.hints.room, room, n),
     _probe(c, model),
     *_own(c.step_parts),

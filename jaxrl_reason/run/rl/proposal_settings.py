@@ -1,22 +1,33 @@
 """Proposals of problems, as set by `rl.propose`."""
 
+import dataclasses
 from typing import Any
 
 from jaxrl_reason import losses
 from jaxrl_reason.config import Run, rules
 from jaxrl_reason.data import controllers
+from jaxrl_reason.models import adapters
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rollouts.fused import FusedSource
 from jaxrl_reason.rollouts.proposals import ProposalSource
 from jaxrl_reason.update import packing
 
 REWARD = {'reward': 'task'}
+ROLES = 'proposer', 'solver'
+EVALUATED = ROLES.index('solver')
 
 
 def around(
-  source: FusedSource, ask: str, task_kernel: Any, tokenizer: Any
+  source: FusedSource,
+  ask: str,
+  task_kernel: Any,
+  tokenizer: Any,
+  by_role: bool = False,
 ) -> ProposalSource:
   """Builds the source of proposals and answers around that of completions.
+
+  Args:
+    by_role: proposer and solver have adapters of their own.
 
   Raises:
     ValueError: `ask` is no single token, or the task has another kernel than
@@ -32,7 +43,17 @@ def around(
       f'rl.propose={ask!r} evaluates integer arithmetic, and the kernel of the '
       f'data is {task_kernel!r}; set data.name=arithmetic'
     )
-  return ProposalSource(source, ids[0], *kernels.token_bytes_table(tokenizer))
+  both = source, source
+  if by_role:
+    both = (_with_adapters(source, i) for i in range(len(ROLES)))
+  table = kernels.token_bytes_table(tokenizer)
+  return ProposalSource(*both, ids[0], *table, by_role)
+
+
+def _with_adapters(source: FusedSource, role: int) -> FusedSource:
+  model = adapters.of_role(source.gen.model, role, len(ROLES))
+  gen = dataclasses.replace(source.gen, model=model)
+  return dataclasses.replace(source, gen=gen)
 
 
 def proposal_rules(run: Run) -> rules.Rows:

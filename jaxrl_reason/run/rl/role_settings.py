@@ -1,0 +1,109 @@
+"""Adapters of roles (`rl.role_adapters`): names of the roles, and rules.
+
+A role is the proposer or the solver of `rl.propose`, or a player of a game.
+"""
+
+from collections.abc import Mapping
+
+from jaxrl_reason.base import Model
+from jaxrl_reason.config import RL, Run, rules
+from jaxrl_reason.models import adapters
+from jaxrl_reason.rollouts.role_adapters import RoleAdapters
+from jaxrl_reason.run.rl import (
+  hidden_settings,
+  proposal_settings,
+  turn_settings,
+)
+from jaxrl_reason.update import critics, packing
+
+
+def names(c: RL) -> tuple[str, ...]:
+  """Returns the names of the roles; () if the rl stage has one role."""
+  if c.propose:
+    return proposal_settings.ROLES
+  return ('0', '1') if turn_settings.is_game(c) else ()
+
+
+def number(c: RL) -> int:
+  """Returns the number of roles with adapters of their own, or 1."""
+  return len(names(c)) if c.role_adapters else 1
+
+
+def evaluated(c: RL, model: Model) -> Model:
+  """Returns the model that evaluations sample from: with adapters of roles,
+  that of the role that reads the problems of the data.
+  """
+  if not c.role_adapters:
+    return model
+  role = proposal_settings.EVALUATED if c.propose else 0
+  return adapters.of_role(model, role, number(c))
+
+
+def part(c: RL) -> RoleAdapters | None:
+  """Returns the part of a step that measures the adapters of roles."""
+  return RoleAdapters(names(c)) if c.role_adapters else None
+
+
+def role_rules(run: Run) -> rules.Rows:
+  """Refuses adapters of roles that cannot be, and what they do not work
+  with.
+  """
+  c, key = run.rl, 'rl.role_adapters=True'
+  if not c.role_adapters:
+    return ()
+  others = [kind for kind in run.stages if kind != 'rl']
+  objective = run.objective
+  shared = isinstance(packing.choose(c, 1), packing.Shared)
+  hidden = hidden_settings.rewards_of(c)
+  return (
+    (
+      not names(c),
+      f'{key}: the rl stage has one role; set rl.propose, or rl.turns.env to a '
+      'game of two players, or rl.role_adapters=False',
+    ),
+    (
+      others,
+      f'stages={tuple(run.stages)} and {key}: rows of the stage '
+      f'{", ".join(others)} have no role; train it in a run of its own, and '
+      'begin with init_from',
+    ),
+    (
+      critics.kind_of(objective.needs) is not None,
+      f'rl.algorithm={c.algorithm!r} and {key}: a critic reads rows without '
+      'their role; use an algorithm without a critic, such as reinforce',
+    ),
+    (
+      hidden,
+      f'rl.rewards.{min(hidden, default="")} and {key}: a reward of hidden '
+      'states reads rows without their role; use other rewards',
+    ),
+    *rules.apart(
+      f' and {key} cannot be combined; set one of them to its default',
+      model__numerics=run.model.numerics == 'exact' and run.model.numerics,
+      rl__league__share=c.league.share,
+      rl__padding=shared and c.padding,
+      rl__probe__rate=c.probe.rate,
+      rl__replay_routes=c.replay_routes,
+      rl__teacher__prompt=c.teacher.prompt,
+      rl__reward_model__weights=c.reward_model.weights,
+      rl__loss__sft_on=objective['sft_on'] == 'verdict' and 'verdict',
+    ),
+  )
+
+
+def stage_rules(run: Run, stages: Mapping[str, Run]) -> rules.Rows:
+  """Refuses stages whose roles are not those of the run's model.
+
+  Args:
+    stages: configs of stages by name.
+  """
+  on = run.rl.role_adapters
+  others = [k for k, x in stages.items() if x.rl.role_adapters != on]
+  return (
+    (
+      others,
+      f'rl.role_adapters={on} in the run, and {not on} in named.'
+      f'{min(others, default="")}: all stages have one model; change it in the '
+      'run alone',
+    ),
+  )
