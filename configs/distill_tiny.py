@@ -53,6 +53,22 @@ rate, and no other value of any setting was tried. Times are not compared,
 because the machine was shared. On its two cores the teacher took 2.6 minutes
 and a student 2.4 to 3.3 minutes.
 
+With a teacher of 5.3 million parameters (--config.model.layers=4
+--config.model.width=320 --config.model.mlp=960 --config.model.heads=10
+--config.model.kv_heads=10; its pass@1 is 1.000) and five seeds, on an H100, the
+means of `grpo` after 25, 50, 75 and 100 steps are 0.529, 0.774, 0.884 and
+0.945. Difference to it, seed by seed; +- is half of the 95 % t interval:
+
+  student                     +0.107  +0.032  +0.011  +0.003
+                              +-0.055 +-0.055 +-0.036 +-0.014
+  jsd                         +0.180  +0.128  +0.076  +0.033
+                              +-0.058 +-0.050 +-0.049 +-0.017
+  kdrl                        +0.090  +0.043  +0.035  +0.009
+                              +-0.040 +-0.017 +-0.039 +-0.008
+
+The whole distributions of this teacher are ahead of the reward at every
+evaluation, and its sampled tokens at the first one.
+
 A teacher on disk. `early` is a teacher of an easier task (three operations
 modulo 5) that stops when its loss falls below 0.2, with a sampled pass@1 of
 0.61 and a greedy accuracy of 0.77. It answers 2,048 problems, twice each. The

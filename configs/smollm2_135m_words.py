@@ -48,6 +48,28 @@ The harder split is out of distribution: two operations in other words. pass@1
 before and after RL: 0.031 and 0.023 (seed 0), 0.066 and 0.031 (seed 1), 0.016
 and 0.031 (seed 2). There is no transfer.
 
+Self-distillation (docs/teachers.md): the teacher is the pretrained model, with
+the answer in its prompt. 50 steps of as many completions, three seeds on one
+H100, sampled pass@1 (greedy):
+
+  PROMPT='{prompt} The answer is {answer}. Reply with this number only.'
+  tools/run --config=configs/smollm2_135m_words.py --workdir=runs/words_opsd \\
+    --config.rl.algorithm=gkd --config.rl.teacher.weights=reference \\
+    --config.rl.teacher.prompt="$PROMPT" --config.rl.teacher.prompt_len=100 \\
+    --config.rl.logprob_chunk=8
+
+                     before         25 steps       50 steps
+  RL         seed 0  0.078 (0.109)  0.820 (0.859)  0.793 (0.828)
+             seed 1  0.051 (0.188)  0.613 (0.625)  0.723 (0.750)
+             seed 2  0.059 (0.109)  0.855 (0.891)  0.887 (0.891)
+  teacher    seed 0  0.078 (0.109)  0.062 (0.375)  0.094 (0.375)
+             seed 1  0.051 (0.188)  0.082 (0.406)  0.090 (0.328)
+             seed 2  0.059 (0.109)  0.086 (0.406)  0.102 (0.438)
+
+The teacher triples greedy pass@1 and leaves sampled pass@1 almost where it was:
+the policy becomes as random as the teacher (entropy 2.0 nats; with RL it falls
+to 0.07), and 0.73 of the completions reach the token limit.
+
 Cost of a run (seed 1) on two cores shared with other work: 887 CPU seconds, 13
 minutes, a peak of 9.4 GiB; with LoRA 785 CPU seconds, 13 minutes, 7.5 GiB.
 
