@@ -36,7 +36,7 @@ from jaxrl_reason.checkpoints.tensor_files import (
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.config import Config
-from jaxrl_reason.models.published import tensors
+from jaxrl_reason.models.published import tensors, within
 from jaxrl_reason.models.spec import is_spec, n_stacked
 from jaxrl_reason.names import choice
 
@@ -158,7 +158,7 @@ def _check(folder, wanted: Plan, slices: dict, tied: bool) -> None:
     raise BadCheckpoint(f'{folder} lacks {shown(missing)}')
   # A tied model may be saved with its head.
   h = read_config(folder)
-  embed, head = (families.name_in(h, n) for n in (tensors.EMBED, tensors.HEAD))
+  embed, head = (within.name_in(h, n) for n in (tensors.EMBED, tensors.HEAD))
   known = wanted.keys() | ({head} if tied else set())
   ours = {n for n in slices if not _is_beside(h, n)}
   extra = {n for n in ours if not tensors.is_buffer(n)} - known
@@ -329,7 +329,7 @@ def save(
 def _others(h: dict, beside: pathlib.Path | None):
   """Returns slices by name of the tensors outside the text model."""
   if not families.beside_of(h) or beside is None:
-    if families.is_within(h):
+    if within.is_within(h):
       raise BadCheckpoint(
         f'{h["model_type"]} has tensors beside its text model, and the folder '
         'that has them is not known: export from the run, or name the folder'
@@ -338,7 +338,7 @@ def _others(h: dict, beside: pathlib.Path | None):
     return
   with open_folder(beside) as slices:
     found = {n: x for n, x in slices.items() if _is_beside(h, n)}
-    if families.is_within(h) and not found:
+    if within.is_within(h) and not found:
       raise BadCheckpoint(f'{beside} has no tensors beside its text model')
     yield found
 

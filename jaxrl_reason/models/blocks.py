@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason import sharding, trees
-from jaxrl_reason.models import mixed_layers
+from jaxrl_reason import sharding
+from jaxrl_reason.models import mixed_layers, scans
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.parts import (
   attention,
@@ -37,6 +37,31 @@ def embed(params: Any, c: Config, tokens: jax.Array) -> jax.Array:
   if c.embed_scale == 1:
     return x
   return c.ops.times(x, jnp.asarray(c.embed_scale, x.dtype))
+
+
+def layer_inputs(
+  params: Any, c: Config, tokens: jax.Array, x: jax.Array
+) -> jax.Array | None:
+  """Computes the inputs [...,L,E] of each layer, from a table of their own and
+  from the embeddings x [...,D]; None if the model has none.
+
+  Source: Gemma 3n and 4, https://ai.google.dev/gemma/docs/core/model_card_4.
+  """
+  if not c.layer_inputs:
+    return None
+  y = c.ops.times(c.ops.dense(x, params['inputs']), c.width**-0.5)
+  y = c.ops.rms_norm(y, params['inputs_norm'], c.norm_eps)
+  own = c.ops.to(params['inputs_embed'][tokens], c.dtype).reshape(y.shape)
+  scale = jnp.asarray(c.layer_inputs**0.5, own.dtype)
+  return c.ops.times(c.ops.added(y, c.ops.times(own, scale)), 2**-0.5)
+
+
+def _with_inputs(x, p: dict, c: Config, inputs: jax.Array):
+  """Adds the layer's inputs [...,E], gated by x [...,D], to x."""
+  own = p['inputs']
+  y = c.ops.gate(c.ops.dense(x, own['gate']), inputs, c.activate)
+  y = norm(c.ops.dense(y, own['up']), p, 'inputs_post_norm', c)
+  return c.ops.added(x, y)
 
 
 def unembed(c: Config, params: Any, hidden: jax.Array) -> jax.Array:
@@ -61,11 +86,17 @@ def norm(x, p: dict, name: str, c: Config) -> jax.Array:
 
 def _qkv(x, p, c: Config, angles):
   """Computes rotated q [...,Q,H] and k, v [...,K,H] of x [...,D], and gates
-  [...,Q,H] of the attention's output if the model has them.
+  [...,Q,H] of the attention's output if the model has them. A layer that reads
+  the keys of another one has q only.
   """
   out, gates = [], []
   for name in ('q', 'k', 'v'):
-    y = c.ops.dense(x, p[name], p.get(name + '_bias'))
+    if name not in p and 'k' not in p:
+      continue  # keys and values are those of an earlier layer
+    made = name if name in p else 'k'
+    y = c.ops.dense(x, p[made], p.get(made + '_bias'))
+    if name == 'v' and c.value_norm:
+      y = c.ops.rms_norm(y, jnp.ones(y.shape[-1]), c.norm_eps)
     if c.out_gate and name == 'q':
       y, *gates = jnp.split(y, 2, axis=-1)
     if name != 'v' and c.qk_norm_over == 'projection':
@@ -109,7 +140,7 @@ def _mixed(h, p: dict, c: Config, angles, attend: Callable):
   return c.ops.dense(out, p['o'].reshape(-1, c.width), p.get('o_bias')), kv
 
 
-def block(x, p, c: Config, angles, attend, routes=None):
+def block(x, p, c: Config, angles, attend, routes=None, inputs=None):
   """Computes one layer, of attention or a state, an mlp, or both.
 
   Args:
@@ -117,7 +148,8 @@ def block(x, p, c: Config, angles, attend, routes=None):
     attend: attend(q, k, v) -> (out, kv), which differs between training,
       prefill and decoding. Its other forms are: sinks= for a layer with sinks,
       (q, kept, kv_up=) for a latent layer, (heads, taps=) for a layer of the
-      delta rule.
+      delta rule, (q) for a layer that reads keys of an earlier one.
+    inputs: [...,E] of this layer (`layer_inputs`), or None.
 
   Returns:
     (x, (kv, used)); used: routes and router probabilities of experts, or None.
@@ -133,12 +165,28 @@ def block(x, p, c: Config, angles, attend, routes=None):
     x = c.ops.added(x, y, c.residual_scale)
   if 'mlp' in p:
     h = h if c.norm_place == 'parallel' else norm(x, p, 'mlp_norm', c)
-    y, used = moe.of_layer(h, p, c, routes)
+    y, used = _mlps(x, h, p, c, routes)
     y = norm(y, p, 'mlp_post_norm', c)
     x = c.ops.added(x, y, c.residual_scale)
+  if inputs is not None:
+    x = _with_inputs(x, p, c, inputs)
+  if 'factor' in p:  # a constant of the weights, which is not trained
+    x = c.ops.times(x, c.ops.to(jax.lax.stop_gradient(p['factor']), x.dtype))
   if 'steer' in p:  # models.steering
     x = c.ops.added(x, c.ops.to(p['steer'], x.dtype))
   return x, (kv, used)
+
+
+def _mlps(x, h, p: dict, c: Config, routes):
+  """Computes `moe.of_layer` of the normalised h [...,D]. If experts have norms
+  of their own, they and their router read x [...,D].
+  """
+  if not c.expert_norms:
+    return moe.of_layer(h, p, c, routes)
+  own = norm(x, p, 'expert_norm', c)
+  y, used = moe.mlp(own, p['mlp'], c, routes, moe.routed(x, p['mlp'], c))
+  beside = norm(moe.shared(h, p['shared_mlp'], c), p, 'shared_post_norm', c)
+  return c.ops.added(beside, norm(y, p, 'expert_post_norm', c)), used
 
 
 def rotary(c: Config, positions: jax.Array, max_tokens: int) -> list:
@@ -147,88 +195,11 @@ def rotary(c: Config, positions: jax.Array, max_tokens: int) -> list:
   """
   return [
     (
-      *c.ops.angles(r, positions, c.rotary_dim, max_tokens),
+      *c.ops.angles(r, positions, width, max_tokens),
       *rope.grown(r, positions),
     )
-    for r in c.rope_tables
+    for r, width in zip(c.rope_tables, c.rope_widths)
   ]
-
-
-def _of_layer(c: Config, positions, max_tokens: int):
-  """Returns (windows, flags, f) that describe the differences between layers.
-
-  Windows are the distinct ones. Flags are, by stack, arrays [layers of the
-  stack] of the settings that differ between layers. f(flags of a layer) returns
-  (angles, index of its window). If all layers are alike there are no flags, and
-  f returns constants of the scan.
-  """
-  tables = rotary(c, positions, max_tokens)
-  windows = tuple(dict.fromkeys(c.layer_windows))
-  if len(windows) == 1 and set(c.layer_ropes) == {0}:
-    return windows, dict.fromkeys(c.stacks, {}), lambda flags: (tables[0], 0)
-  return windows, *mixed_layers.differing(c, tables, windows)
-
-
-def _scan(c: Config, body: Callable, x: jax.Array, xs: dict, n_layers: int):
-  """Runs body(x, a layer's slice of xs) -> (x, y) over the first layers.
-
-  Args:
-    xs: by stack, trees of arrays [layers of the stack,...].
-
-  Returns:
-    (x, the layers' y, stacked, by stack).
-  """
-  periods = c.periods_of(n_layers)
-  if all(n == 1 for n, _ in periods):
-    return _runs(c, body, x, xs, c.runs_of(n_layers))
-  out = {name: [] for name in c.stacks}
-  for n, runs in periods:
-    if n == 1:
-      x, ys = _runs(c, body, x, xs, runs)
-    else:
-      x, ys = _repeated(c, body, x, xs, runs, n)
-    for name, y in ys.items():
-      out[name].append(y)
-  return x, {name: mixed_layers.joined(parts) for name, parts in out.items()}
-
-
-def _runs(c: Config, body: Callable, x: jax.Array, xs: dict, runs):
-  """Runs `_scan` over the given runs of layers."""
-  out = {}
-  for name, run in runs:
-    n = run.stop - run.start
-    everything = n == len(jax.tree.leaves(xs[name])[0])
-    part = xs[name] if everything else trees.take(xs[name], run)
-    x, ys = jax.lax.scan(body, x, part, unroll=1 if c.scan else n)
-    out.setdefault(name, []).append(ys)
-  return x, {name: mixed_layers.joined(parts) for name, parts in out.items()}
-
-
-def _repeated(c: Config, body: Callable, x, xs: dict, runs, n: int):
-  """Runs `_scan` over runs of layers that repeat n times, compiled once."""
-  first, size = {}, {}
-  for name, run in runs:
-    first.setdefault(name, run.start)
-    size[name] = size.get(name, 0) + run.stop - run.start
-
-  def split(name):
-    every = slice(first[name], first[name] + n * size[name])
-    shape = n, size[name]
-    return jax.tree.map(
-      lambda a: a[every].reshape(*shape, *a.shape[1:]), xs[name]
-    )
-
-  inside = [
-    (name, slice(run.start - first[name], run.stop - first[name]))
-    for name, run in runs
-  ]
-
-  def once(x, xs):
-    return _runs(c, body, x, xs, inside)
-
-  parts = {name: split(name) for name in first}
-  x, ys = jax.lax.scan(once, x, parts, unroll=1 if c.scan else n)
-  return x, jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), ys)
 
 
 def through(
@@ -242,6 +213,7 @@ def through(
   routes: jax.Array | None = None,
   weights: jax.Array | None = None,
   layers_run: int | None = None,
+  inputs: jax.Array | None = None,
 ):
   """Runs all layers over embeddings x [N,T,D], of tokens (`embed`) or of other
   inputs (soft prompts, images).
@@ -256,6 +228,7 @@ def through(
     routes: int [L,N,T,k] of the layers with experts to replay, or None.
     weights: [N,T], weight of each token in the experts' load; None: 1.
     layers_run: number of first layers to run; None: all, and the final norm.
+    inputs: [N,T,L,E] of each layer (`layer_inputs`), or None.
 
   Returns:
     (hidden [N,T,D], (kept, used)): kept by stack, [layers of the stack,...];
@@ -266,15 +239,24 @@ def through(
   # token, not even with weight zero.
   real = rows.segments > 0
   x = jnp.where(real[..., None], x, 0)
-  windows, flags, of_layer = _of_layer(c, rows.positions, max_tokens)
+  windows = tuple(dict.fromkeys(c.layer_windows))
+  tables = rotary(c, rows.positions, max_tokens)
+  flags, of_layer = mixed_layers.differing(c, tables, windows)
   attend = attention_of(windows)
 
-  def body(x, xs):
-    p, flags, memory, routes = xs
-    angles, which = of_layer(flags)
+  def body(x, xs, stack, passed):
+    p, flags, memory, routes, inputs = xs
+    angles, which = of_layer[stack](flags)
+    keys = scans.Passed((), memory)
 
-    of_this = functools.partial(attend, which=which, memory=memory)
-    x, (kept, used) = block(x, p, c, angles, of_this, routes)
+    def of_this(q, *kv, **beside):
+      nonlocal keys
+      keys = passed or scans.Passed(kv, memory)
+      how = dict(which=which, memory=keys.memory, **beside)
+      out, kept = attend(q, *keys.heads, **how)
+      return out, () if passed else kept
+
+    x, (kept, used) = block(x, p, c, angles, of_this, routes, inputs)
     if used is not None:
       counted = real if weights is None else jnp.where(real, weights, 0)
       # Reduced here, so that probabilities [L,N,T,E] need not exist.
@@ -284,18 +266,31 @@ def through(
           used['routes'], used['probs'], counted
         ),
       }
-    return sharding.tokens(x), (kept, used)
+    return sharding.tokens(x), ((kept, used), keys)
 
-  if c.remat != 'none':
-    body = jax.checkpoint(body, policy=layers.REMAT[c.remat])
+  def of_stack(stack, passed):
+    f = functools.partial(body, stack=stack, passed=passed)
+    if c.remat == 'none':
+      return f
+    return jax.checkpoint(f, policy=layers.REMAT[c.remat])
+
   memory, routed = memory or {}, {}
   if routes is not None:
     routed = mixed_layers.by_stack(c, routes)
+  own = {}
+  if inputs is not None:
+    inputs = jnp.where(real[..., None, None], inputs, 0)
+    own = mixed_layers.of_stacks(c, jnp.moveaxis(inputs, 2, 0))
   xs = {
-    name: (params[name], flags[name], memory.get(name), routed.get(name))
+    name: (
+      params[name],
+      flags[name],
+      *(x.get(name) for x in (memory, routed, own)),
+    )
     for name in c.stacks
   }
-  x, aux = _scan(c, body, sharding.tokens(x), xs, layers_run or c.layers)
+  x = sharding.tokens(x)
+  x, aux = scans.over(c, of_stack, x, xs, layers_run or c.layers)
   if layers_run is not None:
     return x, (None, None)
   kept = {name: kept for name, (kept, _) in aux.items()}
@@ -338,6 +333,7 @@ def forward(
 
   x = embed(params, c, tokens)
   own = dict(routes=routes, layers_run=layers_run)
+  own['inputs'] = layer_inputs(params, c, tokens, x)
   return through(params, c, x, rows, max_tokens, attention_of, **own)
 
 

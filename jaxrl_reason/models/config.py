@@ -18,6 +18,10 @@ LAYERS, DENSE = 'layers', 'dense_layers'
 DELTA, DENSE_DELTA = 'delta_layers', 'dense_delta_layers'
 DELTAS, ALL_DENSE = (DELTA, DENSE_DELTA), (DENSE, DENSE_DELTA)
 ALONE = 'mlp_layers'  # the stack of layers that are an mlp alone
+# Stacks of attention with other heads, without keys of its own, and with both.
+WIDE, READING, WIDE_READING = 'wide_layers', 'reading_layers', 'wide_reading'
+WIDES, READINGS = (WIDE, WIDE_READING), (READING, WIDE_READING)
+STACKS = (LAYERS, DENSE, *DELTAS, ALONE, WIDE, *READINGS)
 Runs = tuple[tuple[str, slice], ...]  # (stack, slice of its layers)
 
 
@@ -124,6 +128,27 @@ class Config:
   # Layers that are an mlp (or experts) alone, by index; the others then have no
   # mlp (Nemotron-H).
   mlp_layers: tuple[int, ...] = ()
+  # Layers with other heads (Gemma 4), by index: their width, and the number of
+  # heads of keys and values.
+  wide_layers: tuple[int, ...] = ()
+  wide_head_dim: int = 0
+  wide_kv_heads: int = 0
+  # Values of the wide layers are their keys before norm and rotation.
+  keys_as_values: bool = False
+  value_norm: bool = False  # values are divided by their root mean square
+  # Number of last layers that attend with the keys and values of the last
+  # layer before them with the same heads and window, and the width of their
+  # mlp; 0: as the others.
+  reading_layers: int = 0
+  reading_mlp: int = 0
+  # Width of a second embedding of tokens, another one in each layer; 0: none.
+  layer_inputs: int = 0
+  layer_factor: bool = (
+    False  # the output of a layer is multiplied by a constant
+  )
+  # Experts and the mlp beside them have norms of their own, and the router
+  # reads its input before these (Gemma 4).
+  expert_norms: bool = False
 
   def __post_init__(self):
     shape_checks.check(self)
@@ -150,14 +175,29 @@ class Config:
     """
     return self.rope_dim or self.head_dim
 
-  @functools.cached_property
-  def cached(self) -> tuple[tuple[int, int], ...]:
-    """Returns (heads, width) of each array that the cache stores per token:
-    keys and values, or one latent row for all heads.
+  def heads_of(self, stack: str) -> tuple[int, int]:
+    """Returns the number of heads of keys and the width of heads of a stack."""
+    if stack in WIDES:
+      return self.wide_kv_heads, self.wide_head_dim
+    return self.kv_heads, self.head_dim
+
+  def cached(self, stack: str) -> tuple[tuple[int, int], ...]:
+    """Returns (heads, width) of each array that the cache of a layer of the
+    stack stores per token: keys and values, or one latent row for all heads;
+    () if the layer has no keys of its own.
     """
+    if stack in (*DELTAS, ALONE, *READINGS):
+      return ()
     if self.kv_rank:
       return ((1, self.kv_rank + self.rope_dim),)
-    return ((self.kv_heads, self.head_dim),) * 2
+    return (self.heads_of(stack),) * 2
+
+  @functools.cached_property
+  def cached_numbers(self) -> tuple[tuple[int, int], ...]:
+    """Returns (heads, width) of all arrays that all layers store per token."""
+    return tuple(
+      pair for stack, _ in self.stack_of_layer for pair in self.cached(stack)
+    )
 
   @functools.cached_property
   def prefill_sizes(self) -> dict[str, int]:
@@ -186,6 +226,28 @@ class Config:
     """
     return self.windows or (0,) * self.layers
 
+  @functools.cached_property
+  def rope_widths(self) -> tuple[int, ...]:
+    """Returns, for each rotary table, the width of the heads that it
+    rotates.
+    """
+    wide = {self.layer_ropes[i] for i in self.wide_layers}
+    return tuple(
+      self.wide_head_dim if i in wide else self.rotary_dim
+      for i in range(len(self.rope_tables))
+    )
+
+  @functools.cached_property
+  def read_by(self) -> dict[str, tuple[str, int]]:
+    """Returns, for each stack of layers without keys of their own, the stack
+    and index there of the layer whose keys and values they read.
+    """
+    out = {}
+    for reading, own in zip(READINGS, (LAYERS, WIDE)):
+      if reading in self.stacks:
+        out[reading] = own, len(self.stacks[own]) - 1
+    return out
+
   def is_delta(self, i: int) -> bool:
     """Returns whether layer i has a state in place of attention."""
     return i in self.delta_layers and not self.delta_beside
@@ -193,12 +255,21 @@ class Config:
   @functools.cached_property
   def stacks(self) -> dict[str, tuple[int, ...]]:
     """Returns the layers of each stack, by the stack's name."""
-    out = {LAYERS: (), DENSE: (), DELTA: (), DENSE_DELTA: (), ALONE: ()}
+    out = dict.fromkeys(STACKS, ())
     for i in range(self.layers):
-      names = DELTAS if self.is_delta(i) else (LAYERS, DENSE)
-      name = names[i < self.dense_layers]
-      out[ALONE if i in self.mlp_layers else name] += (i,)
+      out[self._stack_of(i)] += (i,)
     return {name: layers for name, layers in out.items() if layers}
+
+  def _stack_of(self, i: int) -> str:
+    if i in self.mlp_layers:
+      return ALONE
+    wide = i in self.wide_layers
+    if i >= self.layers - self.reading_layers:
+      return READINGS[wide]
+    if wide:
+      return WIDE
+    names = DELTAS if self.is_delta(i) else (LAYERS, DENSE)
+    return names[i < self.dense_layers]
 
   @functools.cached_property
   def stack_of_layer(self) -> tuple[tuple[str, int], ...]:
@@ -225,19 +296,23 @@ class Config:
 
   def runs_of(self, n: int) -> Runs:
     """Returns (stack, slice of it) of each run of adjacent layers of one stack,
-    among the first n layers and in their order.
+    among the first n layers and in their order. A layer whose keys later ones
+    read is a run of its own.
     """
-    first = self.stack_of_layer[:n]
-    groups = itertools.groupby(first, operator.itemgetter(0))
-    runs = [(name, [i for _, i in layers]) for name, layers in groups]
+    read = self.read_by.values()
+    first = [(name, at, (name, at) in read) for name, at in self.stack_of_layer]
+    groups = itertools.groupby(first[:n], operator.itemgetter(0, 2))
+    runs = [(name, [i for _, i, _ in layers]) for (name, _), layers in groups]
     return tuple((name, slice(at[0], at[-1] + 1)) for name, at in runs)
 
   def periods_of(self, n: int) -> tuple[tuple[int, Runs], ...]:
     """Returns the runs of the first n layers with repetitions merged:
     (repetitions, the runs of the first one), in the order of layers.
     """
-    runs = self.runs_of(n)
-    sizes = [(name, at.stop - at.start) for name, at in runs]
+    runs, read = self.runs_of(n), self.read_by.values()
+    sizes = [
+      (name, at.stop - at.start, (name, at.start) in read) for name, at in runs
+    ]
     out, i = [], 0
     while i < len(sizes):
       times, long = repeated(sizes[i:])

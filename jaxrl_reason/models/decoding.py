@@ -13,9 +13,16 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.models import blocks, mixed_layers, spec, stretches, weights
+from jaxrl_reason.models import (
+  blocks,
+  cache_layout,
+  mixed_layers,
+  spec,
+  stretches,
+  weights,
+)
 from jaxrl_reason.models import cache as cache_lib
-from jaxrl_reason.models.config import ALONE, DELTAS, Config
+from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.parts import (
   attention,
   cached,
@@ -25,13 +32,13 @@ from jaxrl_reason.models.parts import (
   latent,
   layers,
   moe,
-  stored,
 )
 
 # Path endings of the weights that stay float32.
 EXACT = (
   *('norm', 'sinks', 'choice_bias', 'conv', 'log_decay', 'step_bias'),
-  *('positive', 'negative', 'conv_bias', 'skip'),
+  *('positive', 'negative', 'conv_bias', 'skip', 'router_scale'),
+  *('expert_scale', 'factor'),
 )
 
 
@@ -142,8 +149,10 @@ def _chunk(
 
     return attend
 
-  x = blocks.embed(params, c, part(tokens))
-  return blocks.through(params, c, x, own, max_tokens, attention_of, memory=kv)
+  tokens = part(tokens)
+  x = blocks.embed(params, c, tokens)
+  how = dict(memory=kv, inputs=blocks.layer_inputs(params, c, tokens, x))
+  return blocks.through(params, c, x, own, max_tokens, attention_of, **how)
 
 
 def _write(all_, new, start, axis: int):
@@ -162,22 +171,10 @@ def _prompts_in_chunks(params: Any, c: Config, tokens, valid, max_tokens: int):
   rows = attention.describe(valid)
   total = length + extra
 
-  def blank(name):
-    n, one = len(c.stacks[name]), ()
-    if name not in (*DELTAS, ALONE):
-      shapes = [(b, heads, total, width) for heads, width in c.cached]
-      one = tuple(jax.ShapeDtypeStruct(shape, c.dtype) for shape in shapes)
-    if name in DELTAS or c.delta_beside:
-      state = delta.empty(b, c)
-      one = (*one, state) if one else state
-    return jax.tree.map(
-      lambda x: sharding.rows(jnp.zeros((n, *x.shape), x.dtype), axis=1), one
-    )
-
   state = {
     'start': jnp.argmax(jnp.any(valid, axis=0)) // n * n,
     'last': sharding.rows(jnp.zeros((b, c.width), c.dtype)),
-    'kv': {name: blank(name) for name in c.stacks},
+    'kv': {name: cache_layout.blank(c, name, b, total) for name in c.stacks},
   }
   if c.experts:
     routes = (len(c.routed_layers), b, total, c.experts_per_token)
@@ -207,25 +204,6 @@ PREFILLS = {
   'buckets': _prompts_by_width,
   'chunks': _prompts_in_chunks,
 }
-
-
-def _allocated(c: Config, kept, *, rows: int, columns: int, window: int):
-  """Returns (a layer's cache of prompts, the empty cache of its rows)."""
-  if isinstance(kept, delta.State):
-    return kept, delta.empty(rows, c)
-  states = tuple(x for x in kept if isinstance(x, delta.State))
-  # Gathered over columns, because a decode step reads all keys of a prompt.
-  keys = kept[: len(kept) - len(states)]
-  gathered = (sharding.gathered(x, axis=2) for x in keys)
-  seen = (cache_lib.seen_of_prompt(x, window) for x in gathered)
-  prompt = tuple(stored.store(x, c.cache_dtype) for x in seen)
-  width = cache_lib.within(columns, window)
-  own = [
-    cache_lib.empty(rows, heads, width, size, x.values.dtype)
-    for (heads, size), x in zip(c.cached, prompt)
-  ]
-  own += [delta.empty(rows, c) for _ in states]
-  return (*prompt, *states), tuple(own)
 
 
 def prefill(
@@ -260,7 +238,7 @@ def prefill(
   windows = tuple(c.layer_windows[at[0]] for at in where)
   for at, window in zip(where, windows):
     sizes = dict(rows=rows, columns=columns, window=window)
-    f = functools.partial(_allocated, c, **sizes)
+    f = functools.partial(cache_layout.allocated, c, **sizes)
     of_prompt, of_rows = stretches.mapped(f, at)(stretches.take(c, kv, at))
     prompt.append(of_prompt)
     own.append(of_rows)
@@ -291,6 +269,8 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
   tables = blocks.rotary(c, positions, cache.max_tokens)
   tables.append(mixed_layers.unturned(c, tables))  # at index NOPE, the last
   x = sharding.rows(blocks.embed(params, c, tokens))
+  inputs = blocks.layer_inputs(params, c, tokens, x)
+  passed = {}  # by stack, the cache that its layers read
   how = dict(scale=c.score_scale, cap=c.attention_cap)
   read = cached.NUMERICS[c.numerics]
   if tokens.ndim == 1 and cached_cudnn.fits(c):
@@ -299,24 +279,32 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
     read = cached.by_kernel
 
   def layer(x, i, p, prompt, own, at=None):
+    entry = cache.layers[i]
+    first, stack = entry[0], c.stack_of_layer[entry[0]][0]
+
     def attend(q, *new, kv_up=None, taps=None, **sinks):
       if taps is not None:
         states, when = (prompt, own), jnp.broadcast_to(t, tokens.shape)
         states = cached.of([delta.of(x) for x in states], at)
         out, new = delta.decoded(q, taps, when, c, *states)
         return out, cache_lib.with_states(delta.of(own), new, at)
+      if stack in passed:
+        (of_prompt, kept), seen = passed[stack], masks[cache.windows[i]]
+        return read(q, of_prompt, kept, None, *seen, **how, **sinks), ()
       kept = tuple(
         cache_lib.put(buffer, x, column, c.cache_dtype, at)
         for buffer, x in zip(own, new)
       )
+      passed.update((k, (prompt, kept)) for k in stretches.readers(c, first))
       if kv_up is not None:
         q = latent.absorbed(q, kv_up, c)
       seen = masks[cache.windows[i]]
       out = read(q, prompt[: len(kept)], kept, at, *seen, **how, **sinks)
       return out if kv_up is None else latent.opened(out, kv_up, c), kept
 
-    angles = tables[c.layer_ropes[cache.layers[i][0]]]
-    x, (kept, used) = blocks.block(x, p, c, angles, attend)
+    angles = tables[c.layer_ropes[first]]
+    beside = None if inputs is None else stretches.of_layer(inputs, entry, at)
+    x, (kept, used) = blocks.block(x, p, c, angles, attend, inputs=beside)
     return x, (kept, used and used['routes'])
 
   x, own, routes = stretches.through(

@@ -9,36 +9,43 @@ from jaxrl_reason.models.config import Config
 
 
 def differing(c: Config, tables: list, windows: tuple[int, ...]):
-  """Returns (flags, f) of `blocks._of_layer` for layers that differ or have no
-  positions.
+  """Returns (flags, f) by stack, of the settings that differ between layers.
+
+  Flags are arrays [layers of the stack] of the settings that differ within the
+  stack. f(flags of a layer) returns (angles, index of its window). If all
+  layers of a stack are alike there are no flags, and f returns constants of the
+  scan.
 
   Args:
     tables: (cos, sin) of each of `c.rope_tables`.
+    windows: the distinct ones.
   """
-  # Index of each layer's table. Layers without positions rotate by angle 0.
-  index = [i % (len(tables) + 1) for i in c.layer_ropes]
+  # Layers without positions rotate by angle 0.
   tables = [*tables, still(tables)]
-  flags = {}
-  if len(windows) > 1:
-    flags['window'] = jnp.asarray([windows.index(w) for w in c.layer_windows])
-  if len(set(index)) > 1:
-    flags['rope'] = jnp.asarray(index)
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *tables)
+  flags, of_layer = {}, {}
+  for name, stack in c.stacks.items():
+    ropes = [c.layer_ropes[i] % len(tables) for i in stack]
+    which = [windows.index(c.layer_windows[i]) for i in stack]
+    flags[name], of_layer[name] = _of_stack(tables, ropes, which)
+  return flags, of_layer
+
+
+def _of_stack(tables: list, ropes: list[int], which: list[int]):
+  """Returns `differing` of one stack, from each layer's table and window."""
+  flags, distinct = {}, sorted({*ropes})
+  if len({*which}) > 1:
+    flags['window'] = jnp.asarray(which)
+  if len(distinct) > 1:
+    flags['rope'] = jnp.asarray([distinct.index(i) for i in ropes])
+    own = jax.tree.map(lambda *x: jnp.stack(x), *(tables[i] for i in distinct))
 
   def f(flags):
-    angles = tables[index[0]]
+    angles = tables[ropes[0]]
     if 'rope' in flags:
-      angles = trees.take(stacked, flags['rope'])
-    return angles, flags.get('window', 0)
+      angles = trees.take(own, flags['rope'])
+    return angles, flags.get('window', which[0])
 
-  of_stack = {
-    name: {
-      k: x if len(stack) == c.layers else x[jnp.asarray(stack)]
-      for k, x in flags.items()
-    }
-    for name, stack in c.stacks.items()
-  }
-  return of_stack, f
+  return flags, f
 
 
 def still(tables: list) -> tuple[jax.Array, jax.Array]:
@@ -64,6 +71,14 @@ def by_stack(c: Config, routes: jax.Array) -> dict:
       everything = len(mine) == len(at)
       out[name] = routes if everything else routes[jnp.asarray(mine)]
   return out
+
+
+def of_stacks(c: Config, x: jax.Array) -> dict:
+  """Splits x [L,...] by stack."""
+  return {
+    name: x if len(stack) == c.layers else x[jnp.asarray(stack)]
+    for name, stack in c.stacks.items()
+  }
 
 
 def joined(parts: list):

@@ -79,7 +79,8 @@ def check(c: Any) -> None:
 
 def _check_experts(c: Any) -> None:
   if not c.experts:
-    for name in ('expert_bias', 'mlp_limit', 'choice_bias', 'shared_mlp'):
+    names = 'expert_bias', 'mlp_limit', 'choice_bias', 'shared_mlp'
+    for name in (*names, 'expert_norms'):
       if getattr(c, name):
         raise ValueError(f'model.{name} has no effect: model.experts=0')
     if c.dense_layers:
@@ -87,6 +88,11 @@ def _check_experts(c: Any) -> None:
         f'model.dense_layers={c.dense_layers} has no effect: model.experts=0'
       )
     return
+  if c.expert_norms and (not c.shared_mlp or c.norm_place != 'sandwich'):
+    raise ValueError(
+      'model.expert_norms needs a model.shared_mlp and model.norm_place='
+      "'sandwich'"
+    )
   n, used = c.expert_groups, c.groups_per_token
   if n < 1 or c.experts % n or not 1 <= used <= n:
     raise ValueError(
@@ -132,15 +138,24 @@ def _check_layers(c: Any) -> None:
   _check_latent(c)
   _check_alone(c)
   _check_delta(c)
-  widths = {rotary_width(r, c.rotary_dim) for r in c.rope_tables}
-  if len(widths) > 1 or min(widths) % 2:
+  _check_wide(c)
+  _check_reading(c)
+  _check_ropes(c)
+
+
+def _check_ropes(c: Any) -> None:
+  found = [rotary_width(r, n) for r, n in zip(c.rope_tables, c.rope_widths)]
+  of_wide = {c.layer_ropes[i] for i in c.wide_layers}
+  for which in of_wide, {*range(len(found))} - of_wide:
     # One even width, because layers select their table inside a scan.
-    raise ValueError(
-      f'model.ropes rotate {sorted(widths)} of model.head_dim='
-      f'{c.head_dim} features: all tables must rotate the same even number'
-    )
-  n = min(widths) // 2
-  for r in c.rope_tables:
+    widths = {found[i] for i in which}
+    if len(widths) > 1 or any(n % 2 for n in widths):
+      raise ValueError(
+        f'model.ropes rotate {sorted(widths)} of model.head_dim={c.head_dim} '
+        'features: all tables must rotate the same even number'
+      )
+  for r, width in zip(c.rope_tables, found):
+    n = width // 2
     if r.kind == 'longrope' and (len(r.short), len(r.long)) != (n, n):
       raise ValueError(
         f'model.ropes: longrope has {len(r.short)} short_factor and '
@@ -187,6 +202,70 @@ def _check_alone(c: Any) -> None:
       'model.mlp_layers cannot be combined with dense_layers, windows or a '
       "norm_place other than 'pre'"
     )
+
+
+def _check_wide(c: Any) -> None:
+  which, names = c.wide_layers, ('wide_head_dim', 'wide_kv_heads')
+  if not which:
+    for name in (*names, 'keys_as_values'):
+      if getattr(c, name):
+        raise ValueError(
+          f'model.{name} has no effect: model.wide_layers is empty'
+        )
+    return
+  if list(which) != sorted({*which} & {*range(c.layers)}):
+    raise ValueError(
+      f'model.wide_layers={which} must be rising indices below model.layers='
+      f'{c.layers}'
+    )
+  if c.wide_head_dim < 1 or c.wide_kv_heads < 1 or c.heads % c.wide_kv_heads:
+    raise ValueError(
+      f'model.wide_head_dim={c.wide_head_dim} must be at least 1, and '
+      f'model.wide_kv_heads={c.wide_kv_heads} a divisor of model.heads='
+      f'{c.heads}'
+    )
+  ropes = {c.layer_ropes[i] for i in which}
+  others = {rope for i, rope in enumerate(c.layer_ropes) if i not in which}
+  if ropes & others or NOPE in ropes | others:
+    raise ValueError(
+      'model.wide_layers need rotary tables (rope_of_layer) that no other '
+      'layer has'
+    )
+
+
+def _check_reading(c: Any) -> None:
+  n = c.reading_layers
+  if not n and c.reading_mlp:
+    raise ValueError('model.reading_mlp has no effect: model.reading_layers=0')
+  special = (
+    'delta_layers',
+    'mlp_layers',
+    'dense_layers',
+    'kv_rank',
+    'out_gate',
+  )
+  own = [name for name in special if getattr(c, name)]
+  if (n or c.wide_layers) and own:
+    raise ValueError(
+      'model.wide_layers and reading_layers cannot be combined with '
+      f'{own[0]}={getattr(c, own[0])}'
+    )
+  if not 0 <= n < c.layers:
+    raise ValueError(
+      f'model.reading_layers={n} must be less than model.layers={c.layers}'
+    )
+
+  def kind(i: int) -> tuple:
+    return i in c.wide_layers, c.layer_windows[i]
+
+  first = c.layers - n
+  read = {wide: (wide, w) for wide, w in map(kind, range(first))}
+  for i in range(first, c.layers):
+    if read.get(kind(i)[0]) != kind(i):
+      raise ValueError(
+        f'model.reading_layers={n}: layer {i} needs an earlier layer with keys '
+        f'of its own, with the same heads and model.windows={kind(i)[1]}'
+      )
 
 
 def _check_delta(c: Any) -> None:

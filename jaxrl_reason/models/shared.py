@@ -165,6 +165,7 @@ def hidden(c: Config, params: Any, tokens, valid, how: Layout, routes=None):
   if routes is not None:
     routes = jnp.moveaxis(join(routes), 2, 0)
   x = blocks.embed(params, c, join(tokens))
+  inputs = blocks.layer_inputs(params, c, join(tokens), x)
   n = jnp.broadcast_to(how.uses.reshape(-1, 1), prompts.segments.shape)
   weights = how.join(n, jnp.ones_like(tokens[:, how.start :]))
   h, (_, used) = blocks.through(
@@ -176,6 +177,7 @@ def hidden(c: Config, params: Any, tokens, valid, how: Layout, routes=None):
     attention_of,
     routes=routes,
     weights=weights,
+    inputs=inputs,
   )
   prompts, own = how.cut(h)
   drawn = jnp.concatenate([how.for_rows(prompts[:, -1:]), own[:, :-1]], axis=1)

@@ -31,7 +31,8 @@ def entries(c: Config) -> tuple[range, ...]:
   if how == 'unroll' or (how == 'auto' and sharding.platform() != 'tpu'):
     return tuple(range(i, i + 1) for i in range(c.layers))
   stacks = [name for name, _ in c.stack_of_layer]
-  kinds = list(zip(stacks, c.layer_windows, c.layer_ropes))
+  read = [readers(c, i) for i in range(c.layers)]  # such a layer is an entry
+  kinds = list(zip(stacks, c.layer_windows, c.layer_ropes, read))
   out, first = [], 0
   while first < c.layers:
     n, long = repeated(kinds[first:])
@@ -39,6 +40,12 @@ def entries(c: Config) -> tuple[range, ...]:
     out += [range(first + i, end, long) for i in range(long)]
     first = end
   return tuple(out)
+
+
+def readers(c: Config, layer: int) -> tuple[str, ...]:
+  """Returns the stacks whose layers read the keys and values of a layer."""
+  place = c.stack_of_layer[layer]
+  return tuple(name for name, at in c.read_by.items() if at == place)
 
 
 def take(c: Config, stacked: dict, layers: range) -> Any:
@@ -53,6 +60,14 @@ def take(c: Config, stacked: dict, layers: range) -> Any:
   last = c.stack_of_layer[layers[-1]][1]
   step = (last - first) // (len(layers) - 1)
   return trees.take(stacked[name], slice(first, last + 1, step))
+
+
+def of_layer(inputs: jax.Array, layers: range, at) -> jax.Array:
+  """Returns the inputs [...,E] of one layer of an entry, of all layers'
+  [...,L,E]; at: its index in an entry of several layers, or None.
+  """
+  layer = layers[0] if at is None else layers[0] + layers.step * at
+  return jnp.take(inputs, layer, axis=-2)
 
 
 def mapped(f: Callable, layers: range) -> Callable:

@@ -3,7 +3,14 @@ weight. Layers are stacked on a leading axis.
 """
 
 from jaxrl_reason.models import spec
-from jaxrl_reason.models.config import ALL_DENSE, ALONE, DELTAS, Config
+from jaxrl_reason.models.config import (
+  ALL_DENSE,
+  ALONE,
+  DELTAS,
+  READINGS,
+  WIDES,
+  Config,
+)
 from jaxrl_reason.models.parts.delta import MAMBA
 from jaxrl_reason.models.parts.layers import LEARNED
 
@@ -114,8 +121,8 @@ def _convolution(c: Config, depth: float) -> dict:
   }
 
 
-def _attention(c: Config, depth: float) -> dict:
-  d, q, k, h = c.width, c.heads, c.kv_heads, c.head_dim
+def _attention(c: Config, depth: float, stack: str) -> dict:
+  (k, h), d, q = c.heads_of(stack), c.width, c.heads
   of_q = 2 * h if c.out_gate else h  # a head's queries, then its gates
   attn = {
     'q': spec.Spec((d, q, of_q), ('embed', 'heads', None), fan_in=d),
@@ -142,7 +149,10 @@ def _attention(c: Config, depth: float) -> dict:
       'q_norm': _norm(c, None, q * h if over else h),
       'k_norm': _norm(c, None, k * h if over else h),
     }
-  return attn
+  absent = ('k', 'v') if stack in READINGS else ()
+  if stack in WIDES and c.keys_as_values:
+    absent = *absent, 'v'
+  return {k: s for k, s in attn.items() if k.partition('_')[0] not in absent}
 
 
 def _mlp(c: Config, depth: float, f: int, experts: int = 0) -> dict:
@@ -179,14 +189,20 @@ def _router(c: Config) -> dict:
     out['router_bias'] = bias
   if c.choice_bias:
     out['choice_bias'] = bias
+  if c.expert_norms:
+    out['router_scale'] = spec.Spec((c.width,), (None,), 'ones')
+    out['expert_scale'] = spec.Spec((c.experts,), (None,), 'ones')
   return out
 
 
 def _layer(c: Config, depth: float, stack: str) -> dict:
   """Returns the specs of one layer of a stack."""
-  attention, layer = _latent if c.kv_rank else _attention, {}
-  if stack != ALONE:
-    layer['attn'] = (_delta if stack in DELTAS else attention)(c, depth)
+  layer = {}
+  if stack in DELTAS:
+    layer['attn'] = _delta(c, depth)
+  elif stack != ALONE:
+    latent = _latent(c, depth) if c.kv_rank else None
+    layer['attn'] = latent or _attention(c, depth, stack)
   if c.delta_beside:
     layer['state'] = _delta(c, depth)
   if stack == ALONE or not c.mlp_layers:
@@ -194,16 +210,36 @@ def _layer(c: Config, depth: float, stack: str) -> dict:
   for name in NORMS[c.norm_place]:
     if name.partition('_')[0] in layer:
       layer[name] = _norm(c, None, c.width)
-  return layer
+  if c.layer_factor:
+    layer['factor'] = spec.Spec((1,), (None,), 'ones')
+  return layer | (_inputs(c, depth) if c.layer_inputs else {})
+
+
+def _inputs(c: Config, depth: float) -> dict:
+  """Returns the specs of what adds a layer's own inputs."""
+  d, e = c.width, c.layer_inputs
+  return {
+    'inputs': {
+      'gate': spec.Spec((d, e), ('embed', None), fan_in=d),
+      'up': spec.Spec((e, d), (None, 'embed'), scale=depth * e**-0.5),
+    },
+    'inputs_post_norm': _norm(c, None, d),
+  }
 
 
 def _mlps(c: Config, depth: float, stack: str) -> dict:
   """Returns the specs of the mlp or experts of one layer of a stack."""
   if stack in ALL_DENSE:
     return {'mlp': _mlp(c, depth, c.dense_mlp)}
-  layer = {'mlp': _mlp(c, depth, c.mlp, c.experts)}
-  if c.shared_mlp:
-    layer['shared_mlp'] = _mlp(c, depth, c.shared_mlp)
+  mlp, beside = c.mlp, c.shared_mlp
+  if stack in READINGS and c.reading_mlp:
+    mlp, beside = (mlp, c.reading_mlp) if c.experts else (c.reading_mlp, 0)
+  layer = {'mlp': _mlp(c, depth, mlp, c.experts)}
+  if c.expert_norms:
+    norms = 'expert_norm', 'expert_post_norm', 'shared_post_norm'
+    layer |= {name: _norm(c, None, c.width) for name in norms}
+  if beside:
+    layer['shared_mlp'] = _mlp(c, depth, beside)
   if c.shared_gate:
     shape = c.width, 1
     part = spec.Spec(shape, ('embed', None), fan_in=c.width)
@@ -230,6 +266,15 @@ def specs(c: Config) -> dict:
     },
     'final_norm': _norm(c, None, d),
   }
+  if c.layer_inputs:
+    n, e = c.layers, c.layer_inputs
+    tree |= {
+      'inputs': spec.Spec((d, n, e), ('embed', None, None), fan_in=d),
+      'inputs_embed': spec.Spec(
+        (c.vocab, n * e), ('vocab', 'embed'), scale=e**-0.5
+      ),
+      'inputs_norm': _norm(c, None, e),
+    }
   if not c.tied:
     tree['head'] = spec.Spec((d, c.vocab), ('embed', 'vocab'), fan_in=d)
   return tree
@@ -239,32 +284,40 @@ def flops_per_token(c: Config, context: float) -> float:
   """Returns the forward FLOPs of one token that attends to `context` tokens:
   two per weight that multiplies it, and four per attended feature.
   """
-  attn = c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads)
-  attn += c.width * c.head_dim * c.heads * c.out_gate
-  width = c.head_dim
-  if c.kv_rank:
-    queries, width = c.heads * c.head_dim, (c.head_dim + c.value_dim) / 2
-    attn = c.width * (c.kv_rank + c.rope_dim + c.heads * c.value_dim)
-    attn += c.kv_rank * c.heads * (c.head_dim - c.rope_dim + c.value_dim)
-    attn += c.q_rank * (c.width + queries) if c.q_rank else c.width * queries
-  mlp = (
-    (2 + c.gated)
-    * c.width
-    * (c.mlp * (c.experts_per_token or 1) + c.shared_mlp)
-  )
-  router = c.width * c.experts
   n_delta, n_alone = len(c.delta_layers), len(c.mlp_layers)
-  n_attention = c.layers - n_delta * (not c.delta_beside) - n_alone
-  weights = n_attention * attn + c.width * c.vocab
-  weights += n_delta * _delta_weights(c)
-  weights += (n_alone or c.layers - c.dense_layers) * (mlp + router)
+  weights, seen = c.width * c.vocab + n_delta * _delta_weights(c), 0.0
+  for i, (stack, _) in enumerate(c.stack_of_layer):
+    if stack not in (*DELTAS, ALONE):
+      of_layer, features = _attention_weights(c, stack)
+      weights += of_layer
+      seen += min(context, c.layer_windows[i] or context) * features
+  mlp = (2 + c.gated) * c.width
+  n_mlps = n_alone or c.layers - c.dense_layers
+  own = c.mlp * (c.experts_per_token or 1) + c.shared_mlp
+  weights += n_mlps * (mlp * own + c.width * c.experts)
   weights += c.dense_layers * 3 * c.width * c.dense_mlp
-  seen = sum(
-    min(context, c.layer_windows[i] or context)
-    for i in range(c.layers)
-    if not c.is_delta(i) and i not in c.mlp_layers
-  )
-  return 2 * weights + 4 * seen * c.heads * width
+  if c.reading_mlp:
+    usual = c.shared_mlp if c.experts else c.mlp
+    weights += c.reading_layers * mlp * (c.reading_mlp - usual)
+  # The projection of the inputs, their gate, and the projection back.
+  weights += 3 * c.layers * c.width * c.layer_inputs
+  return 2 * weights + 4 * seen
+
+
+def _attention_weights(c: Config, stack: str) -> tuple[float, float]:
+  """Returns (weights of attention, features of keys and values per attended
+  token, halved) of a layer.
+  """
+  k, h = c.heads_of(stack)
+  if not c.kv_rank:
+    own = (2 - (stack in WIDES and c.keys_as_values)) * (stack not in READINGS)
+    heads = c.heads * (2 + c.out_gate) + k * own
+    return c.width * h * heads, c.heads * h
+  queries = c.heads * c.head_dim
+  out = c.width * (c.kv_rank + c.rope_dim + c.heads * c.value_dim)
+  out += c.kv_rank * c.heads * (c.head_dim - c.rope_dim + c.value_dim)
+  out += c.q_rank * (c.width + queries) if c.q_rank else c.width * queries
+  return out, c.heads * (c.head_dim + c.value_dim) / 2
 
 
 def _delta_weights(c: Config) -> float:

@@ -105,6 +105,29 @@ def _gemma3(*row: int, scalar: int = 256) -> Config:
   )
 
 
+def _gemma4(
+  *row: int, every: int = 6, few: int = 0, own: int = 0, **keys
+) -> Config:
+  """Args: every: distance of global layers; few: their heads of keys, which are
+  values too; own: width of the inputs of each layer.
+  """
+  types = [
+    'sliding_attention' if (i + 1) % every else 'full_attention'
+    for i in range(row[0])
+  ]
+  return _make(
+    'gemma4_text',
+    (*row, 256, 262_144),
+    layer_types=types,
+    attention_k_eq_v=bool(few),
+    num_global_key_value_heads=few or None,
+    hidden_size_per_layer_input=own,
+    final_logit_softcapping=30.0,
+    sliding_window=512 if own else 1024,
+    **keys,
+  )
+
+
 def _gpt_oss(layers: int, experts: int) -> Config:
   row = layers, 2880, 2880, 64, 8, 64, 201_088
   return _make('gpt_oss', row, num_local_experts=experts)
@@ -177,6 +200,33 @@ ZOO = {
   'gemma-3-4b': _gemma3(34, 2560, 10_240, 8, 4, 256),
   'gemma-3-12b': _gemma3(48, 3840, 15_360, 16, 8, 256),
   'gemma-3-27b': _gemma3(62, 5376, 21_504, 32, 16, 128, scalar=168),
+  'gemma-4-e2b': _gemma4(
+    35,
+    1536,
+    6144,
+    8,
+    1,
+    every=5,
+    own=256,
+    num_kv_shared_layers=20,
+    use_double_wide_mlp=True,
+  ),
+  'gemma-4-e4b': _gemma4(
+    42, 2560, 10_240, 8, 2, own=256, num_kv_shared_layers=18
+  ),
+  'gemma-4-26b-a4b': _gemma4(
+    30,
+    2816,
+    2112,
+    16,
+    8,
+    few=2,
+    enable_moe_block=True,
+    num_experts=128,
+    top_k_experts=8,
+    moe_intermediate_size=704,
+  ),
+  'gemma-4-31b': _gemma4(60, 5376, 21_504, 32, 16, few=4),
   'gpt-oss-20b': _gpt_oss(24, 32),
   'gpt-oss-120b': _gpt_oss(36, 128),
   'qwen1.5-moe-a2.7b': _make(

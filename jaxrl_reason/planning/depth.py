@@ -31,12 +31,13 @@ def cut(shape: Config, layers: int) -> Config:
     rope_of_layer=shape.rope_of_layer[:layers],
     delta_layers=tuple(i for i in shape.delta_layers if i < layers),
     mlp_layers=tuple(i for i in shape.mlp_layers if i < layers),
+    wide_layers=tuple(i for i in shape.wide_layers if i < layers),
   )
 
 
 def period(shape: Config) -> int:
   """Returns the number of layers after which their kinds repeat."""
-  special = shape.delta_layers, shape.mlp_layers
+  special = shape.delta_layers, shape.mlp_layers, shape.wide_layers
   which = [tuple(i in x for x in special) for i in range(shape.layers)]
   kinds = list(zip(shape.layer_windows, shape.layer_ropes, which))
   n = len(kinds)
@@ -47,6 +48,8 @@ def depths(shape: Config) -> tuple[int, ...]:
   """Returns the depths to compile: three, or only the model's own depth if
   three would cost as much.
   """
+  if shape.reading_layers:  # they are the last ones, with other costs
+    return (shape.layers,)
   p = period(shape)
   first = shape.dense_layers  # exists at any depth
   rest = first + (shape.layers - first) % p

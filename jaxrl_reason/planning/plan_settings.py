@@ -111,11 +111,9 @@ def _cache(parts: Prepared) -> float:
   """Counts the bytes of keys and values of all rows of a device."""
   config, shape, mesh = parts.config, parts.shape, parts.mesh
   d = config.data
-  numbers = sum(heads * width for heads, width in shape.cached)
-  states = () if shape.delta_beside else shape.delta_layers
-  layers = shape.layers - len({*states, *shape.mlp_layers})
+  numbers = sum(heads * width for heads, width in shape.cached_numbers)
   tokens = d.prompt_len / config.rl.samples + d.completion_len
-  kept = 2 * tokens * layers * numbers / mesh.shape['tensor']
+  kept = 2 * tokens * numbers / mesh.shape['tensor']
   return _rows(config.rl, sharding.row_shards(mesh)) * kept
 
 

@@ -7,9 +7,11 @@ import optax.contrib
 
 from jaxrl_reason import names, trees
 
-# Weight decay skips vectors: norms, biases, attention sinks, and log_decay
-# (A_log) and skip (D) of recurrent layers.
-NOT_DECAYED = r'.*(norm|bias|sinks|log_decay|skip|positive|negative)'
+# Weight decay skips vectors: norms, biases, attention sinks, log_decay (A_log)
+# and skip (D) of recurrent layers, and factors of layers and experts.
+NOT_DECAYED = (
+  r'.*(norm|bias|sinks|log_decay|skip|positive|negative|factor|_scale)'
+)
 
 
 def decayed(params) -> dict:

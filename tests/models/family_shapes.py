@@ -153,6 +153,37 @@ FAMILIES['falcon_h1'] = dict(
   ssm_multipliers=[0.9, 1.1, 0.7, 1.2, 0.8],
   mlp_multipliers=[0.7, 1.4],
 )
+LOCAL, GLOBAL = 'sliding_attention', 'full_attention'
+GEMMA4 = dict(
+  num_key_value_heads=2,
+  head_dim=6,
+  global_head_dim=10,
+  num_global_key_value_heads=2,
+  attention_k_eq_v=True,
+  sliding_window=5,
+  hidden_size_per_layer_input=0,
+)
+# Layers with keys of their own, layers that are read, and two periods of layers
+# that read them.
+FAMILIES['gemma4_text'] = GEMMA4 | dict(
+  num_hidden_layers=8,
+  layer_types=[LOCAL, GLOBAL] * 4,
+  num_kv_shared_layers=4,
+  attention_k_eq_v=False,
+  num_global_key_value_heads=None,
+  use_double_wide_mlp=True,
+  hidden_size_per_layer_input=4,
+  vocab_size_per_layer_input=V,
+  rms_norm_eps=0.3,  # as in hf_models, for smaller widths
+)
+FAMILIES['gemma4_text, experts'] = GEMMA4 | dict(
+  num_hidden_layers=6,
+  layer_types=[LOCAL, LOCAL, GLOBAL] * 2,
+  enable_moe_block=True,
+  num_experts=4,
+  top_k_experts=2,
+  moe_intermediate_size=8,
+)
 # Other families have the same kinds of layers, so one test is enough.
 ALIKE = {
   'olmo3': dict(num_hidden_layers=5, head_dim=6, sliding_window=5),
@@ -188,6 +219,10 @@ ALIKE = {
     sliding_window=5,
   ),
   'nemotron_h, dense': NEMOTRON,
+  'gemma4_text, dense': GEMMA4
+  | dict(
+    num_hidden_layers=5, layer_types=[LOCAL, LOCAL, GLOBAL] * 1 + [GLOBAL] * 2
+  ),
   'granite': dict(
     num_hidden_layers=5,
     head_dim=6,
@@ -207,6 +242,7 @@ DENSE = (
   'ministral3',
   'apertus',
   'cohere2',
+  'gemma4_text',
 )
 SLOW = 'minimax_m2', 'hunyuan_v1_dense', 'apertus'
 EXPERTS = [n for n in FAMILIES if n not in DENSE]

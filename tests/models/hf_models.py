@@ -88,6 +88,25 @@ NEMOTRON = dict(
   # transformers raises steps to this in whole rows, and not in decoding.
   time_step_min=1e-9,
 )
+GEMMA4 = dict(
+  num_hidden_layers=3,
+  head_dim=10,
+  global_head_dim=16,
+  num_global_key_value_heads=1,
+  attention_k_eq_v=True,
+  sliding_window=6,
+  final_logit_softcapping=2.0,
+  hidden_size_per_layer_input=0,
+  vocab_size=70,
+  vocab_size_per_layer_input=70,
+  layer_types=[SLIDING, SLIDING, FULL],
+  rope_parameters={
+    FULL: dict(
+      rope_type='proportional', partial_rotary_factor=0.4, rope_theta=500.0
+    ),
+    SLIDING: dict(rope_type='default', rope_theta=100.0),
+  },
+)
 # family -> (class, settings that differ from SHARED)
 CASES = {
   'llama2': (
@@ -136,6 +155,32 @@ CASES = {
         FULL: dict(rope_type='linear', factor=2.0, rope_theta=5000.0),
         SLIDING: dict(rope_type='default', rope_theta=100.0),
       },
+    ),
+  ),
+  'gemma4': ('Gemma4Text', GEMMA4),
+  'gemma4_e2b': (
+    'Gemma4Text',
+    GEMMA4
+    | dict(
+      num_hidden_layers=5,
+      layer_types=[SLIDING, SLIDING, FULL, SLIDING, FULL],
+      num_kv_shared_layers=2,
+      use_double_wide_mlp=True,
+      hidden_size_per_layer_input=6,
+      attention_k_eq_v=False,
+      # The gates of a token's inputs may be almost 0 before the norm of their
+      # sum: with 1e-6, two libraries differ by 4e-4 in such tokens.
+      rms_norm_eps=1e-2,
+    ),
+  ),
+  'gemma4_moe': (
+    'Gemma4Text',
+    GEMMA4
+    | dict(
+      enable_moe_block=True,
+      num_experts=5,
+      top_k_experts=2,
+      moe_intermediate_size=24,
     ),
   ),
   'olmo2': ('Olmo2', {}),
@@ -511,6 +556,23 @@ ODD_CASES['falcon_h1'] = dict(
   tie_word_embeddings=True,
   rms_norm_eps=1e-2,  # as in DELTA
 )
+ODD_CASES['gemma4'] = dict(
+  attention_bias=True, attention_k_eq_v=False, tie_word_embeddings=False
+)
+ODD_CASES['gemma4_e2b'] = dict(
+  layer_types=[FULL, SLIDING, FULL, SLIDING, SLIDING, FULL],
+  num_kv_shared_layers=4,
+  attention_k_eq_v=True,
+  vocab_size_per_layer_input=71,
+)
+ODD_CASES['gemma4_moe'] = dict(
+  layer_types=[FULL, FULL, SLIDING, FULL, FULL, FULL],
+  num_kv_shared_layers=2,
+  use_double_wide_mlp=True,
+  hidden_size_per_layer_input=5,
+  vocab_size_per_layer_input=71,
+  rms_norm_eps=1e-2,
+)
 ODD_CASES['smollm3'] = dict(no_rope_layer_interval=4)
 
 
@@ -567,6 +629,8 @@ def randomized(model):
     for p in model.parameters():
       p.copy_((p + 0.15 * torch.randn_like(p)).bfloat16())
     for name, b in model.named_buffers():
+      if name.endswith('layer_scalar'):
+        b.copy_((b + 0.3 * torch.randn_like(b)).bfloat16())
       if name.endswith('e_score_correction_bias'):
         b.copy_((0.3 * torch.randn_like(b)).bfloat16())
   return model

@@ -9,7 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from models.family_shapes import ALIKE, EXPERTS, FAMILIES, SLOW, V, config
+from models.family_shapes import (
+  ALIKE,
+  EXPERTS,
+  FAMILIES,
+  SHARED,
+  SLOW,
+  V,
+  config,
+)
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Rows
@@ -256,3 +264,76 @@ def test_adapters_alone_are_named_by_their_layers(tmp_path):
 def test_incompatible_settings_are_refused(changes, said):
   with pytest.raises(ValueError, match=said):
     dataclasses.replace(config('deepseek_v3'), **changes)
+
+
+@pytest.mark.parametrize(
+  'changes, said',
+  [
+    (dict(wide_layers=()), 'wide_head_dim has no effect: model.wide_layers'),
+    (dict(wide_layers=(3, 1)), 'wide_layers=.3, 1. must be rising indices'),
+    (dict(wide_kv_heads=3), 'wide_kv_heads=3 a divisor of model.heads=4'),
+    (dict(rope_of_layer=(0,) * 8), 'rotary tables .rope_of_layer. that no'),
+    (dict(reading_layers=0), 'reading_mlp has no effect: model.reading_la'),
+    (dict(reading_layers=8), 'reading_layers=8 must be less than'),
+    (dict(reading_layers=7), 'layer 1 needs an earlier layer with keys'),
+    (dict(windows=(5, 0) * 3 + (4, 0)), 'layer 6 needs an .* model.windows=4'),
+    (dict(dense_layers=1), 'cannot be combined with dense_layers=1'),
+    (dict(q_rank=2, kv_rank=4, rope_dim=2, value_dim=6), 'latent attention'),
+    (dict(expert_norms=True), 'expert_norms has no effect: model.experts=0'),
+    (dict(dtype='bfloat16', numerics='exact'), 'not support model.wide_layers'),
+  ],
+)
+def test_heads_of_several_widths_refuse_other_settings(changes, said):
+  with pytest.raises(ValueError, match=said):
+    dataclasses.replace(config('gemma4_text'), **changes)
+
+
+@pytest.mark.parametrize(
+  'changes, said',
+  [
+    (dict(use_bidirectional_attention='all'), "attention='all' is not supp"),
+    (dict(layer_types=['sliding_attention'] * 8), 'last of layer_types'),
+    (dict(vocab_size_per_layer_input=39), 'vocab_size_per_layer_input=39'),
+    (dict(num_kv_shared_layers=7), 'reading_layers=7: layer 1 needs'),
+    (dict(rope_parameters={'full_attention': {}}), 'rope_parameters needs'),
+    (dict(rope_scaling={'rope_type': 'linear'}), 'rope_scaling is not read'),
+    (dict(sliding_window=None), 'sliding_window is null'),
+    (
+      dict(per_layer_config={'1': {'head_dim': 8}}),
+      'per_layer_config must set the same head_dim',
+    ),
+    (dict(enable_moe_block=True), 'num_experts is missing'),
+    (dict(model_type='gemma3n_text'), 'AltUp'),
+    (dict(model_type='gemma4_unified'), 'images without a tower'),
+  ],
+)
+def test_keys_of_gemma_4_are_refused_by_name(changes, said):
+  h = SHARED | FAMILIES['gemma4_text'] | {'model_type': 'gemma4_text'}
+  with pytest.raises(ValueError, match=said):
+    families.from_hf(h | changes)
+
+
+def test_heads_of_global_layers_are_read_in_either_form():
+  h = SHARED | FAMILIES['gemma4_text, experts'] | {'model_type': 'gemma4_text'}
+  own = {'head_dim': 10, 'num_key_value_heads': 2}
+  made = {'per_layer_config': {'02': own, '5': own}, 'global_head_dim': 99}
+  assert families.from_hf(h | made) == config('gemma4_text, experts')
+
+
+def test_a_layer_that_reads_keys_stores_none():
+  c = config('gemma4_text')
+  model, params = built('gemma4_text')
+  shapes = jax.eval_shape(
+    lambda p: model.prefill(p, jnp.zeros((B, P), int), VALID, G, C)[1], params
+  )
+  kept = [[x.values.shape for x in layer] for layer in shapes.own]
+  local, wide = (B * G, 2, 5, 6), (B * G, 2, C, 10)
+  assert kept == [[local] * 2, [wide] * 2] * 2 + [[]] * 4
+  # Norms of layers and their factor, of queries and of keys, of the output, and
+  # of the layers' inputs; then the table of these inputs.
+  beside = c.layers * (5 * c.width + 1) + 4 * (6 + 10) + 2 * (6 + 10)
+  beside += c.width + 4 + V * c.layers * 4
+  own = 2 * (trees.n_params(params) - beside)
+  assert c.tied and model.flops_per_token(0) == own
+  seen = 4 * 4 * 5 * 6 + 4 * 4 * 100 * 10  # heads, tokens, width
+  assert model.flops_per_token(100) == own + 4 * seen

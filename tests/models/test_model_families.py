@@ -31,6 +31,7 @@ FEW = dict(
 )
 # Keys that transformers itself has no value for.
 WITHOUT_DEFAULT = {
+  'gemma4_text': dict(vocab_size_per_layer_input=64),
   'dots1': dict(n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1),
   # Its default is a model without attention.
   'granitemoehybrid': dict(layer_types=['mamba'] * 29 + ['attention']),
@@ -50,6 +51,9 @@ def test_an_absent_key_has_the_default_of_transformers(name, windows):
 
 
 QWEN = 'model.', 'model.language_model.', 'model.visual.x mtp.y'
+# The files have keys of layers that read those of others.
+GEMMA = 'model.vision_tower.x model.embed_audio.y '
+GEMMA += 'model.language_model.layers.4.self_attn.k_proj.weight'
 MISTRAL = '', 'language_model.', 'vision_tower.x multi_modal_projector.y'
 
 
@@ -60,6 +64,8 @@ MISTRAL = '', 'language_model.', 'vision_tower.x multi_modal_projector.y'
     ('qwen3_5_moe', 'qwen3_5_moe', *QWEN),
     ('qwen3_vl', 'qwen3', *QWEN),
     ('mistral3', 'ministral3', *MISTRAL),
+    ('gemma4', 'gemma4_e2b', *QWEN[:2], GEMMA),
+    ('gemma4', 'gemma4_moe', *QWEN[:2], GEMMA.partition(' ')[0]),
   ],
 )
 def test_a_text_model_is_read_out_of_a_folder_with_images(
@@ -348,7 +354,8 @@ def check_gradients(theirs, config, tokens, valid, grads, tmp_path):
       p.copy_(kept[n])
   want = trees.flatten(hf.load(tmp_path, config))
   for path, got in trees.flatten(grads).items():
-    if path.endswith('choice_bias'):  # the choice of experts has no gradient
+    # The choice of experts and constants of layers have no gradient.
+    if path.endswith(('choice_bias', 'factor')):
       assert not np.any(got)
       continue
     gap = np.linalg.norm(got - want[path])
@@ -402,12 +409,12 @@ def test_export_opens_in_transformers_with_the_same_logits(case, tmp_path):
 def test_old_and_new_config_files_read_alike(case):
   """`transformers` writes rope_parameters. Hubs contain rope_theta and
   rope_scaling, which we write. Nemotron-H has no positions, and two forms of
-  the kinds of layers.
+  the kinds of layers. Gemma 4 has two forms of the heads of global layers.
   """
   new = json.loads((case.folder / 'config.json').read_text())
   old = families.to_hf(case.config)
-  kinds, rope = 'layers_block_type', 'rope_parameters'
-  form = kinds if kinds in new else rope
+  forms = 'layers_block_type', 'per_layer_config', 'rope_parameters'
+  form = next(key for key in forms if key in new)
   assert form in new and form not in old
   assert families.from_hf(old) == families.from_hf(new)
 

@@ -67,6 +67,12 @@ PUBLISHED = {
   'gemma-3-4b': 4_300_079_472 - 416_866_032 - 1152 * 2561,
   'gemma-3-12b': 12_187_325_040 - 416_866_032 - 1152 * 3841,
   'gemma-3-27b': 27_432_406_640 - 416_866_032 - 1152 * 5377,
+  # Counted in the text models that `transformers` builds from the published
+  # config.json.
+  'gemma-4-e2b': 4_628_569_379,
+  'gemma-4-e4b': 7_463_013_418,
+  'gemma-4-26b-a4b': 25_233_141_790,
+  'gemma-4-31b': 30_697_345_340,
   'gpt-oss-20b': 20_914_757_184,
   'gpt-oss-120b': 116_829_156_672,
   'qwen1.5-moe-a2.7b': 14_315_784_192,
@@ -100,6 +106,7 @@ NUMERICS = {
   'gemma-2': (1e4, 1e-6),
   'gemma-7b': (1e4, 1e-6),
   'gemma-3': (1e6, 1e-6),
+  'gemma-4': (1e6, 1e-6),
   'gpt-oss': (1.5e5, 1e-5),
   'qwen1.5': (1e6, 1e-6),
   'glm-4-': (1e4, 1e-5),

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.models import spec
-from jaxrl_reason.models.config import ALL_DENSE, ALONE, DELTAS, Config
+from jaxrl_reason.models.config import LAYERS, STACKS, Config
 
 KEY = 'steering'
 
@@ -30,7 +30,7 @@ def spec_of(base: dict) -> spec.Spec:
   Raises:
     ValueError: the model has layers of several kinds, in separate stacks.
   """
-  if {*ALL_DENSE, *DELTAS, ALONE} & set(base):
+  if {*STACKS} & {*base} != {LAYERS}:
     raise ValueError(
       'steering does not support models with layers of several kinds: train '
       'lora instead'

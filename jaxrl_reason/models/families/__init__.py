@@ -14,6 +14,7 @@ A family is one file with
   implied(h)    keys that follow from the others, if a file may omit them
   UNADAPTED     ends of names of tensors that `peft` does not adapt, if any
   MODULES       (start of names of tensors, of modules), if they differ
+  UNWRITTEN     keys that all families share and this one lacks, if any
   PACKED        quant_methods of its weights that `checkpoints.packed` widens
 
 and a name in `FAMILIES`, its `model_type`. `from_hf` reads the files of
@@ -38,6 +39,7 @@ from jaxrl_reason.models.families import (
   gemma,
   gemma2,
   gemma3_text,
+  gemma4_text,
   glm4,
   glm4_moe,
   glm4_moe_lite,
@@ -74,6 +76,7 @@ from jaxrl_reason.models.published import (
   tensors,
   unsupported,
   values,
+  within,
 )
 
 # `to_hf` writes the first family that can represent a Config.
@@ -92,6 +95,7 @@ FAMILIES = {
   'gemma': gemma,
   'gemma2': gemma2,
   'gemma3_text': gemma3_text,
+  'gemma4_text': gemma4_text,
   'granite': granite,
   'gpt_oss': gpt_oss,
   'qwen2_moe': qwen2_moe,
@@ -133,79 +137,25 @@ RUNTIME = (
 )
 
 
-# Text models in folders that contain more: the key of their config.json, what
-# the names of their tensors begin with here and there, and a regex over the
-# folder's other tensors.
-WITHIN = {
-  **dict.fromkeys(
-    ('gemma3', 'mistral3'),
-    (
-      'text_config',
-      ('', 'language_model.'),
-      r'(vision_tower|multi_modal_projector)\..*',
-    ),
-  ),
-  **dict.fromkeys(
-    ('qwen3_5', 'qwen3_5_moe', 'qwen3_vl'),
-    (
-      'text_config',
-      ('model.', 'model.language_model.'),
-      r'(model\.visual|mtp)\..*',
-    ),
-  ),
-}
-
-
-def text_of(h: dict) -> dict:
-  """Returns the config.json of a folder's text model, usually the whole file.
-
-  Raises:
-    ValueError: the key of the text model is missing.
-  """
-  name = h.get('model_type')
-  if not isinstance(name, str) or name not in WITHIN:
-    return h
-  key = WITHIN[name][0]
-  if not isinstance(h.get(key), dict):
-    raise ValueError(
-      f'config.json: model_type {name} needs {key}, its text model'
-    )
-  # `transformers` ties the weights by the outer key, whatever the inner one is.
-  tied = {k: h[k] for k in ('tie_word_embeddings',) if k in h}
-  return {'model_type': f'{name}_text', **h[key], **tied}
-
-
-def is_within(h: dict) -> bool:
-  """Returns whether a folder contains more than its text model."""
-  return text_of(h) is not h
-
-
-def name_in(h: dict, name: str) -> str:
-  """Returns the name in a folder of a tensor of its text model."""
-  if not is_within(h):
-    return name
-  own, there = WITHIN[h['model_type']][1]
-  return there + name.removeprefix(own) if name.startswith(own) else name
-
-
 def beside_of(h: dict) -> str:
   """Returns a regex over the names of tensors that are not read; '': none."""
-  if is_within(h):
-    return WITHIN[h['model_type']][2]
-  family = FAMILIES[family_of(h)]
-  if not hasattr(family, 'beside'):
-    return ''
-  values.check(h, family.DEFAULTS)
-  with values.Reading(h) as h:
-    return family.beside(h)
+  family, parts = FAMILIES[family_of(h)], [within.beside_of(h)]
+  if hasattr(family, 'beside'):
+    own = family.DEFAULTS | within.text_of(h)
+    values.check(own, family.DEFAULTS)
+    with values.Reading(own) as own:
+      parts.append(family.beside(own))
+  return '|'.join(part for part in parts if part)
 
 
 def constants_of(h: dict) -> dict[str, float]:
   """Returns the values of tensors that are the same in all models."""
   family = FAMILIES[family_of(h)]
   rows = getattr(family, 'CONSTANTS', {}).items()
-  layers = range(text_of(h).get('num_hidden_layers', 0))
-  return {name_in(h, name.format(i)): x for name, x in rows for i in layers}
+  layers = range(within.text_of(h).get('num_hidden_layers', 0))
+  return {
+    within.name_in(h, name.format(i)): x for name, x in rows for i in layers
+  }
 
 
 def _most_alike(h: dict) -> str:
@@ -224,7 +174,7 @@ def family_of(h: dict) -> str:
   Raises:
     ValueError: the family is not supported; gives the reason.
   """
-  name = text_of(h).get('model_type')
+  name = within.text_of(h).get('model_type')
   if not isinstance(name, str):
     raise ValueError(f'config.json: model_type={name!r:.60} is not a name')
   name = SAME.get(name, name)
@@ -262,10 +212,10 @@ def tensors_of(h: dict, names: Collection[str] = ()) -> tuple:
   family = FAMILIES[family_of(h)]
   rows = family.TENSORS
   if hasattr(family, 'rows_of'):
-    rows = family.rows_of(family.DEFAULTS | text_of(h))
+    rows = family.rows_of(family.DEFAULTS | within.text_of(h))
   if any(name.endswith(tensors.WHOLE_EXPERTS) for name in names):
     rows = tensors.with_whole_experts(rows)
-  return tuple(row._replace(name=name_in(h, row.name)) for row in rows)
+  return tuple(row._replace(name=within.name_in(h, row.name)) for row in rows)
 
 
 def adapted_of(h: dict) -> tuple:
@@ -289,7 +239,7 @@ def from_hf(h: dict, **runtime: Any) -> Config:
   """
   name = family_of(h)
   family = FAMILIES[name]
-  h = family.DEFAULTS | text_of(h)
+  h = family.DEFAULTS | within.text_of(h)
   values.check(h, family.DEFAULTS)
   with values.Reading(h) as h:
     h |= family.implied(h) if hasattr(family, 'implied') else {}
@@ -353,6 +303,8 @@ def to_hf(c: Config, max_positions: int = 0, family: str | None = None) -> dict:
   )
   for name in [family] if family else FAMILIES:
     h = _write_shared(plain, name, max_positions) | FAMILIES[name].write(plain)
+    unwritten = getattr(FAMILIES[name], 'UNWRITTEN', ())
+    h = {key: value for key, value in h.items() if key not in unwritten}
     if _reads_as(h, plain):
       return h
   raise ValueError(

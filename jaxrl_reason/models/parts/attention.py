@@ -299,7 +299,8 @@ def check(kind: str, c: Any) -> None:
 
 
 def _fits_cudnn(c: Any) -> bool:
-  narrow = c.head_dim % 8 == 0 and c.head_dim <= 128
+  widths = c.head_dim, c.wide_head_dim
+  narrow = all(n % 8 == 0 and n <= 128 for n in widths)
   plain = not any(getattr(c, name) for name in SPECIAL)
   return c.dtype == 'bfloat16' and narrow and plain
 

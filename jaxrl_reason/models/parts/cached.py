@@ -54,8 +54,9 @@ def pays(c: Any, rows: int, columns: int) -> bool:
   if sharding.platform() != 'tpu':
     return True
   device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
-  numbers = sum(
-    sharding.n_local_heads(heads, heads) * width for heads, width in c.cached
+  numbers = max(
+    sum(sharding.n_local_heads(n, n) * width for n, width in c.cached(stack))
+    for stack in c.stacks
   )
   dtype = c.dtype if c.cache_dtype == 'model' else c.cache_dtype
   size = rows * columns * numbers * jnp.dtype(dtype).itemsize

@@ -53,11 +53,19 @@ def _best(probs, bias, c) -> jax.Array:
   return jax.lax.top_k(probs, c.experts_per_token)[1]
 
 
+def routed(x: jax.Array, p: dict, c) -> jax.Array:
+  """Computes the input [...,D] of a router that normalises x [...,D] itself."""
+  ones = jnp.ones(x.shape[-1])
+  x = c.ops.rms_norm(x, ones, c.norm_eps)
+  scale = c.ops.to(p['router_scale'], x.dtype)
+  return c.ops.times(c.ops.times(x, scale), c.width**-0.5)
+
+
 def route(x, p: dict, c, routes=None):
   """Computes the experts and their weights for each token.
 
   Args:
-    x: [M,D]; p: router [D,E] and its biases, if any.
+    x: [M,D]; p: router [D,E] and its biases or scales, if any.
     routes: int [M,k] to replay, UNKNOWN for the router's choice; or None.
 
   Returns:
@@ -82,6 +90,8 @@ def route(x, p: dict, c, routes=None):
     weights = c.ops.shares(weights, least)
   if c.expert_scale != 1:
     weights = weights * c.expert_scale
+  if 'expert_scale' in p:
+    weights = weights * p['expert_scale'].astype(jnp.float32)[routes]
   if one_by_one:
     probs = probs / (probs.sum(axis=-1, keepdims=True) + 1e-20)
   return routes, weights, probs
@@ -171,8 +181,11 @@ def _exchanged(rows: tuple, p: dict, axis: str | None, *, c):
   return scattered(c.ops.weighted(y, weights))
 
 
-def mlp(x, p: dict, c, routes=None):
+def mlp(x, p: dict, c, routes=None, to_route=None):
   """Computes the block's mlp of x [...,D].
+
+  Args:
+    to_route: [...,D], the router's input; None: x.
 
   Returns:
     (y [...,D], {'routes': int [...,k], 'probs': f32 [...,E]}).
@@ -181,7 +194,8 @@ def mlp(x, p: dict, c, routes=None):
   flat = x.reshape(-1, x.shape[-1])
   if routes is not None:
     routes = routes.reshape(-1, c.experts_per_token)
-  routes, weights, probs = route(flat, p, c, routes)
+  read = flat if to_route is None else to_route.reshape(flat.shape)
+  routes, weights, probs = route(read, p, c, routes)
   # Cast before they are exchanged.
   experts = {k: c.ops.cast(p[k], x.dtype) for k in OF_EXPERTS if k in p}
   f = functools.partial(_exchanged, c=c)

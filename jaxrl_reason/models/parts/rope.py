@@ -15,6 +15,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+PROPORTIONAL = 'proportional'
 NOPE = -1  # in Config.rope_of_layer: a layer without rotary positions
 
 
@@ -25,7 +26,8 @@ class Rope:
   Attributes:
     kind: a name in `KINDS`.
     theta: base of the wavelengths.
-    fraction: share of a head's features that are rotated.
+    fraction: share of a head's features that are rotated; proportional: share
+      of the pairs of features whose angle is not 0.
     factor: scale of positions.
     original: context of the weights' first training, in tokens (llama3, yarn,
       longrope).
@@ -63,7 +65,9 @@ class Rope:
 
 def rotary_width(rope: Rope, head_dim: int) -> int:
   """Returns W, the number of rotated features of a head."""
-  return int(head_dim * rope.fraction)
+  return (
+    head_dim if rope.kind == PROPORTIONAL else int(head_dim * rope.fraction)
+  )
 
 
 def _exponents(width: int) -> jax.Array:
@@ -136,8 +140,18 @@ def _longrope(rope: Rope, width: int, positions, max_tokens):
   return freq / jnp.asarray(divisors, jnp.float32)
 
 
+def _proportional(rope: Rope, width: int, positions, max_tokens):
+  """Computes the frequencies of whole heads, of which only the first share of
+  pairs is rotated (Gemma 4).
+  """
+  n = int(rope.fraction * width // 2)
+  freq = _default(rope, width, positions, max_tokens) / rope.factor
+  return jnp.where(jnp.arange(width // 2) < n, freq, 0)
+
+
 KINDS = {
   'default': _default,
+  PROPORTIONAL: _proportional,
   'linear': _linear,
   'dynamic': _dynamic,
   'llama3': _llama3,

@@ -5,13 +5,17 @@ form) or rope_parameters (new form).
 import math
 
 from jaxrl_reason.models.config import Config
-from jaxrl_reason.models.parts.rope import Rope
+from jaxrl_reason.models.parts.rope import PROPORTIONAL, Rope
 from jaxrl_reason.models.published import values
 from jaxrl_reason.models.published.keys import FULL, SLIDING
 
 # Keys of each rope kind in config.json, and the fields of Rope.
 KEYS = {
   'default': {},
+  PROPORTIONAL: {
+    'partial_rotary_factor': 'fraction',
+    'factor': 'factor',
+  },
   'linear': {'factor': 'factor'},
   'dynamic': {'factor': 'factor'},
   'llama3': {
@@ -120,6 +124,8 @@ def read(h: dict, raw: dict, theta, fraction: float | None = None) -> Rope:
       f'config.json: rope type {kind!r} is not supported: choose '
       f'{", ".join(KEYS)}'
     )
+  if kind == PROPORTIONAL and fraction is None:
+    fraction = 1.0
   if fraction is None:
     _check_full_rotation(h, raw)
     fraction = 1.0
@@ -133,6 +139,11 @@ def read(h: dict, raw: dict, theta, fraction: float | None = None) -> Rope:
       for x in value if isinstance(value, list) else [value]:
         values.check_number(key, x)
       out[name] = tuple(map(float, value)) if isinstance(value, list) else value
+  if kind == PROPORTIONAL and not 0 <= out['fraction'] <= 1:
+    raise ValueError(
+      f'config.json: partial_rotary_factor={out["fraction"]} must be between 0 '
+      'and 1'
+    )
   longest = h.get('max_position_embeddings') or 0
   if 'original_max_position_embeddings' in KEYS[kind]:
     # Outside the table it has precedence, as in transformers.

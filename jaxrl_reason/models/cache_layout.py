@@ -1,0 +1,52 @@
+"""The arrays that each kind of layer adds to a cache.
+
+A layer with attention keeps keys and values, a layer with a state keeps the
+state, and a layer that reads the keys of an earlier one keeps nothing.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import sharding
+from jaxrl_reason.models import cache as cache_lib
+from jaxrl_reason.models.config import DELTAS, Config
+from jaxrl_reason.models.parts import delta, stored
+
+
+def blank(c: Config, stack: str, rows: int, columns: int):
+  """Returns zeroed keys, values and states [layers of the stack,rows,...] of a
+  stack, in the compute dtype.
+  """
+  shapes = [(rows, heads, columns, width) for heads, width in c.cached(stack)]
+  one = tuple(jax.ShapeDtypeStruct(shape, c.dtype) for shape in shapes)
+  if stack in DELTAS or c.delta_beside:
+    state = delta.empty(rows, c)
+    one = (*one, state) if one else state
+  n = len(c.stacks[stack])
+  return jax.tree.map(
+    lambda x: sharding.rows(jnp.zeros((n, *x.shape), x.dtype), axis=1), one
+  )
+
+
+def allocated(c: Config, kept, *, rows: int, columns: int, window: int):
+  """Returns (a layer's cache of prompts, the empty cache of its rows).
+
+  Args:
+    kept: keys and values [B,K,P,H] of the prompts, and states; () of a layer
+      without any.
+  """
+  if isinstance(kept, delta.State):
+    return kept, delta.empty(rows, c)
+  states = tuple(x for x in kept if isinstance(x, delta.State))
+  # Gathered over columns, because a decode step reads all keys of a prompt.
+  keys = kept[: len(kept) - len(states)]
+  gathered = (sharding.gathered(x, axis=2) for x in keys)
+  seen = (cache_lib.seen_of_prompt(x, window) for x in gathered)
+  prompt = tuple(stored.store(x, c.cache_dtype) for x in seen)
+  width = cache_lib.within(columns, window)
+  own = [
+    cache_lib.empty(rows, x.shape[1], width, x.shape[3], to.values.dtype)
+    for x, to in zip(keys, prompt)
+  ]
+  own += [delta.empty(rows, c) for _ in states]
+  return (*prompt, *states), tuple(own)
