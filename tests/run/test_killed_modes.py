@@ -1,5 +1,5 @@
 """Runs of rollout modes that are killed at random points: groups in flight,
-queues, two meshes, trees, games, leagues, proposals.
+queues, two meshes, trees, games, leagues, adapters of roles, proposals.
 """
 
 import os
@@ -61,6 +61,11 @@ MODES = LAGS | {
     *GAME,
     '--config.rl.league.share=0.5',
     '--config.rl.league.every=2',
+  ],
+  'role_adapters': [
+    *GAME,
+    '--config.lora.rank=2',
+    '--config.rl.role_adapters=True',
   ],
   # The model of `test_proposal_runs.warm`, which writes valid problems.
   'proposals': [
