@@ -25,6 +25,7 @@ def parser() -> command.Parser:
   p.recipe('file with get_study(): FILE.py, or FILE.py:smoke for a few steps')
   p.text('--out', None, 'folder to write, or to continue', required=True)
   p.number('--seeds', 0, "seeds of every setting; 0: the study's")
+  p.number('--first_seed', 0, "lowest seed; 0: the study's")
   p.text('--settings', '', 'settings to run, with commas between')
   p.number('--at_once', 0, "most runs in one program; 0: the study's")
   return p

@@ -17,7 +17,7 @@ def study_of(flags: Any) -> Study:
     ValueError: names the flag.
   """
   study = grid.load(flags.config)
-  for flag in ('seeds', 'at_once'):
+  for flag in ('seeds', 'first_seed', 'at_once'):
     value = getattr(flags, flag)
     if value < 0:
       raise ValueError(f'--{flag}={value}: must be at least 0')

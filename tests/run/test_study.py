@@ -362,6 +362,18 @@ def test_chosen_settings_keep_their_claims(monkeypatch):
   grid.check(chosen)
 
 
+def test_a_study_is_repeated_with_other_seeds(monkeypatch):
+  monkeypatch.setattr(grid, 'load', lambda path: study(first_seed=5))
+
+  def seeds(*flags):
+    flags = ['--config=x', '--out=x', *flags]
+    chosen = options.study_of(study_command.parser().parse(flags))
+    return {cell.seed for cell in grid.cells(chosen, 'warm')}
+
+  assert seeds('--seeds=2') == {5, 6}
+  assert seeds('--seeds=3', '--first_seed=20') == {20, 21, 22}
+
+
 def test_warm_starts_are_shared_by_seed_and_settings():
   """A change of the last stage shares the warm start; other changes have their
   own.
