@@ -43,7 +43,7 @@ class Generation:
     max_new: C, the largest number of tokens of a completion.
     slots: samples of a prompt decoded at a time; 0 decodes all.
     segments: parts in which the cache grows.
-    demos: number of the G samples of a prompt that are its reference solution.
+    demos: the last `demos` of a prompt's G samples are its reference solution.
     routes: record the experts used, so that the update can replay them.
     turns: settings of episodes with an environment; None for one completion.
     chunks: settings of generation in chunks; None for one chunk.

@@ -80,7 +80,7 @@ class Hints(Rounds):
   Attributes:
     max_tokens: the largest number of tokens of a hint.
     when: a name in WHEN.
-    by: the number of the stage's progress that the share depends on.
+    by: name of the progress value that sets the share.
     at, values: points of the share, interpolated linearly.
     learn: also train on the tokens of the hint; with `always` only.
   """

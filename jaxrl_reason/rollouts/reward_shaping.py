@@ -25,7 +25,8 @@ brevity: https://github.com/PrimeIntellect-ai/prime-rl. repetition:
 https://arxiv.org/abs/2502.03373, over tokens.
 
 Terms are added after the filter, as the overlong penalty is, and statistics are
-of the rewards without them. Lengths are in sampled tokens.
+of the rewards without them. Lengths are in tokens that the
+policy sampled: a demonstration has length 0.
 """
 
 import dataclasses

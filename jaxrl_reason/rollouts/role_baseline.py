@@ -3,8 +3,9 @@
 These are the role-conditioned advantages of SPIRAL
 (https://arxiv.org/abs/2506.24119). A role is a link of a chain (solve, verify),
 with a reward for each link, or a player of a game, with a row of its own. A
-completion without turns has one role, and its baseline is the running mean of
-REINFORCE. The baselines are stored in `TrainState.control['roles']`.
+completion without turns has one role, and its baseline is one running mean of
+all rewards, as in REINFORCE. The baselines are stored in
+`TrainState.control['roles']`.
 """
 
 import dataclasses

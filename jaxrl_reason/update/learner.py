@@ -100,7 +100,8 @@ class Learner:
       relative to it too.
     reads_entropy_early: advantages read the entropies before the update.
     moves: old log-probs need a pass of their own: the policy changes between
-      the updates of a batch, or the loss reads their mean over the batch.
+      the updates of a batch, or correction weights are normalised over the
+      batch.
     reads_before: any array that `scoring.add_arrays` adds.
     columns: which log-probs are computed and how many at a time, for
       `logprobs`.

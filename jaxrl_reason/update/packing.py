@@ -208,7 +208,7 @@ class Shared:
     samples: G, rows of a prompt in a batch, adjacent.
     prompts: of a whole batch.
     shuffled: rows are in another order (minibatches), so a part of them may
-      have more prompts than whole groups.
+      have more prompts than the same number of rows in whole groups.
   """
 
   start: int

@@ -26,6 +26,7 @@ DECOUPLED = {'rl.old_logp': 'trainer', 'rl.loss.correction': 'truncate'}
 MOVES = {'rl.reference.every': 5, 'rl.loss.kl_coef': 0.01}
 POOL = {'data.controller.name': 'uniform', 'data.controller.refresh': 10}
 SCHEDULE = {'by': 'step', 'at': [0, 5, 9], 'values': [1, 0, 1]}
+OF_LENGTH = SCHEDULE | {'by': 'mean_length'}
 OPD = {'rl.algorithm': 'opd', 'rl.teacher.weights': 'a_run'}
 PENALTY = {'rl.repetition_penalty': 1.2, 'rl.logprob_chunk': 8}
 UNDER = OPD | {
@@ -445,6 +446,7 @@ EXAMPLES = [
   ({'rl.replay.rows': 8}, 'rl.replay.rows=8 and rl.replay.capacity=0: set bo'),
   (REPLAY | {'rl.replay.rows': 4, 'rl.micro_batches': 1}, 'multiple of rl.sa'),
   (REPLAY | {'rl.replay.capacity': 9}, 'capacity=9 groups are fewer'),
+  (REPLAY | {'rl.extra.groups': 32}, r'fewer .* \+ rl.extra.groups=32\)'),
   (REPLAY | {'rl.old_logp': 'trainer'}, 'rl.replay.rows=8 and rl.old_logp'),
   (REPLAY | STALE, 'rl.replay.rows=8 and rl.staleness=1'),
   (HINTS | {'rl.hints.when': 'never'}, "rl.hints.when='never': choose"),
@@ -458,6 +460,10 @@ EXAMPLES = [
   (AGAIN | STALE, "rl.hints.when='failed' and rl.staleness=1"),
   (HINTS | {'rl.hints.by': 'solve_rate'}, 'all rows begin with a hint'),
   (HINTS | {'rl.reference.patience': 3}, 'rl.reference.patience=3 follows'),
+  (
+    HINTS | {'rl.rewards.a.reward': 'task', 'rl.rewards.a.weight': OF_LENGTH},
+    'rl.rewards.a.weight follows rows without hints',
+  ),
   (AGAIN | {'rl.extra.groups': 32}, 'rl.extra.groups=32 and rl.hints.when='),
   (LASER | {'rl.shaping.laser_lengths': (8, 4)}, 'tokens above 0 that rise'),
   ({'rl.shaping.laser': 0.1}, 'rl.shaping.laser=0.1 and rl.shaping.laser_len'),
@@ -489,6 +495,10 @@ EXAMPLES = [
   (FAILED | {'rl.turns.env': 'calculator'}, "env='calculator' and rl.demos_w"),
   ({'rl.hints.learn': True}, 'learn=True has no effect without rl.hints.room'),
   (HINTS | {'rl.hints.learn': True}, 'rl.hints.learn=True: .*rl_plus or sft'),
+  (
+    HINTS | {'rl.hints.learn': True, 'rl.loss.offpolicy': 'drop'},
+    'rl.hints.learn=True: .* has no loss of tokens that the policy did not',
+  ),
   ({'rl.demos': 1}, 'rl.demos=1.*offpolicy to luffy'),
   ({'rl.algorithm': 'luffy'}, 'luffy.*set rl.demos=1'),
   ({'rl.old_logp': 'actor'}, "rl.old_logp='actor': choose"),
@@ -584,6 +594,7 @@ EXAMPLES = [
   (TREE | {'rl.cache_segments': 2}, 'rl.cache_segments=2 and rl.tree.width=2'),
   (TREE | {'rl.slots': 2}, 'rl.slots=2 and rl.tree.width=2'),
   (TREE | DEMOS, 'rl.demos=1 and rl.tree.width=2'),
+  (TREE | FAILED, 'rl.demos=1 and rl.tree.width=2'),
   (TREE | FLIGHT, 'rl.in_flight.batches=3 and rl.tree.width=2'),
   (
     TREE | {'rl.chunks.tokens': 4, 'rl.chunks.carry': 2},
@@ -689,7 +700,16 @@ EXAMPLES = [
   (MOVES | {'rl.reference_memory': 'host'}, "reference_memory='host': a refe"),
   (
     {'rl.algorithm': 'prime', 'rl.reference.kl': 0.1},
-    'rl.reference.kl=0.1: the loss measures no kl',
+    'rl.reference.kl=0.1: no term of the loss is a KL to the reference',
+  ),
+  (
+    RLOO | {'rl.reference.kl': 0.1},
+    'rl.reference.kl=0.1: no term of the loss is a KL to the reference',
+  ),
+  (
+    {'rl.reference.kl': 0.1, 'rl.teacher.weights': 'reference'}
+    | {'rl.loss.kl_coef': 0.1, 'rl.loss.kl_to': 'old', 'rl.epochs': 2},
+    'rl.reference.kl=0.1: no term of the loss is a KL to the reference',
   ),
   (
     UNDER | {'rl.algorithm': 'grpo', 'rl.teacher.weights': ''},
@@ -813,6 +833,18 @@ EXAMPLES = [
   (
     TWO | QUEUE | {'rl.temperature_control.residual': 0.1},
     'temperature_control.residual=0.1 and rl.staleness=2 cannot .* samp',
+  ),
+  (
+    TWO | QUEUE | {'rl.shaping.price_rate': 0.1},
+    'rl.shaping.price_rate=0.1 and rl.staleness=2 cannot .* samp',
+  ),
+  (
+    TWO | QUEUE | LASER,
+    'rl.shaping.laser=0.1 and rl.staleness=2 cannot .* samp',
+  ),
+  (
+    TWO | QUEUE | {'rl.shaping.historical': 0.1},
+    'rl.shaping.historical=0.1 and rl.staleness=2 cannot .* samp',
   ),
   (TWO | {'stages': ('sft',)}, 'sampler_mesh=.* no effect without an rl st'),
   ({'rl.path': 'gpu'}, "rl.path='gpu': choose fused or host"),

@@ -77,5 +77,9 @@ def sampler_rules(run: Run) -> rules.Rows:
       rl__temperature_control__residual=c.staleness
       and c.temperature_control.residual,
       rl__reference__patience=c.staleness and c.reference.patience,
+      **{
+        f'rl__shaping__{key}': c.staleness and c.shaping[key]
+        for key in ('price_rate', 'laser', 'historical')
+      },
     ),
   )

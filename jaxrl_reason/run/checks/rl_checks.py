@@ -30,10 +30,10 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
     ValueError: names the key.
   """
   needs = losses.needs(objective)
-  of_answers = reward_functions.answer_rules
-  for table in (group_rules, likelihood_rules, role_rules, of_answers):
+  of_loss = group_rules, likelihood_rules, role_rules, demo_rules
+  for table in (*of_loss, reward_functions.answer_rules):
     rules.refuse(table, c, objective)
-  for table in (demo_rules, old_logp_rules, temperature_rules, region_rules):
+  for table in (old_logp_rules, temperature_rules, region_rules):
     rules.refuse(table, c, needs)
   rules.refuse(penalty_rules, c, needs, chunks.of(c, d) is not None)
   rules.refuse(reference_rules, c, objective, adapted)
@@ -72,12 +72,13 @@ def group_rules(c: RL, objective: losses.Objective) -> rules.Rows:
   )
 
 
-def demo_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
+def demo_rules(c: RL, objective: losses.Objective) -> rules.Rows:
   off_policy = (
-    f': rl.algorithm={c.algorithm!r} treats every token as sampled by the '
-    'policy; set rl.loss.offpolicy to luffy, rl_plus or sft'
+    f': rl.algorithm={c.algorithm!r} has no loss of tokens that the policy did '
+    'not sample; set rl.loss.offpolicy to luffy, rl_plus or sft'
   )
-  reads = 'is_offpolicy' in needs
+  reads = 'is_offpolicy' in losses.needs(objective)
+  learns = reads and not objective.drop_offpolicy
   rescues = c.demos and c.demos_when == 'failed'
   return (
     (
@@ -97,7 +98,7 @@ def demo_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
     ),
     *rules.apart(
       off_policy,
-      rl__hints__learn=not reads and c.hints.learn,
+      rl__hints__learn=not learns and c.hints.learn,
       rl__demos=not reads and c.demos,
     ),
     (
@@ -146,8 +147,7 @@ def flight_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
   return (
     (
       batches == 1,
-      f'{key}: no group would stay in flight after a step; set it to 2 or '
-      'more, or 0',
+      f'{key}: no group would stay in flight; set it to 2 or more, or 0',
     ),
     (
       batches > c.steps,
@@ -167,8 +167,7 @@ def flight_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
     (
       c.cache_segments not in (1, RL.cache_segments),
       f'rl.cache_segments={c.cache_segments} and {key}: rows in flight are of '
-      'all lengths, so their cache has all columns; set it to '
-      f'{RL.cache_segments}',
+      f'all lengths, so all columns are cached; set it to {RL.cache_segments}',
     ),
     *rules.apart(
       f' and {key} cannot be combined; set one of them to its default',
@@ -295,6 +294,7 @@ def reference_rules(
   key = f'rl.reference.{moves[0]}={r[moves[0]]}' if moves else ''
   reads = losses.needs(objective) & {'ref_logp', 'process_reward'}
   reads = reads or c.teacher.weights == REFERENCE
+  measures = 'kl_coef' in objective.terms and objective['kl_to'] == 'ref'
   return (
     (
       moves and not reads,
@@ -312,9 +312,9 @@ def reference_rules(
       "moves stays on the device; set it to 'device'",
     ),
     (
-      r.kl and objective.kl is None,
-      f'rl.reference.kl={r.kl}: the loss measures no kl; set rl.loss.kl_coef '
-      'above 0',
+      r.kl and not measures,
+      f'rl.reference.kl={r.kl}: no term of the loss is a KL to the reference; '
+      "set rl.loss.kl_coef above 0, kl_in='loss' and kl_to='ref'",
     ),
   )
 

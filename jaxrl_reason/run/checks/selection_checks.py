@@ -4,6 +4,7 @@ from jaxrl_reason.config import RL, rules
 from jaxrl_reason.config import rl_sections as sections
 from jaxrl_reason.rollouts import extra, filters, hints, progress, replay
 from jaxrl_reason.rollouts import reward_shaping as shaping
+from jaxrl_reason.run.rl import reward_functions
 
 # Filters that drop groups; the others leave rows in every group.
 OF_GROUPS = ('dead_groups', 'spread', 'band')
@@ -106,7 +107,7 @@ def round_rules(c: RL) -> rules.Rows:
 
 
 def replay_rules(c: RL) -> rules.Rows:
-  r = c.replay
+  r, made = c.replay, c.prompts + c.extra.groups
   return (
     rules.choice('rl.replay.by', r.by, replay.CHOICES),
     rules.choice('rl.replay.mix', r.mix, replay.MIX),
@@ -121,9 +122,10 @@ def replay_rules(c: RL) -> rules.Rows:
       f'multiple of rl.samples={c.samples}',
     ),
     (
-      r.rows and r.capacity < max(c.prompts, r.rows // c.samples),
+      r.rows and r.capacity < max(made, r.rows // c.samples),
       f'rl.replay.capacity={r.capacity} groups are fewer than a step makes '
-      f'(rl.prompts={c.prompts}) or replays (rl.replay.rows={r.rows} / '
+      f'(rl.prompts={c.prompts} + rl.extra.groups={c.extra.groups}) or replays '
+      f'(rl.replay.rows={r.rows} / '
       f'rl.samples={c.samples}); raise it',
     ),
     *same_step(c, rl__replay__rows=r.rows),
@@ -134,16 +136,21 @@ def hint_rules(c: RL) -> rules.Rows:
   h = c.hints
   if not h.room:
     return ()
-  again = h.when == 'failed'
+  again, of_policy = h.when == 'failed', ('solve_rate', 'mean_length')
+  blind = reward_functions.scheduled_by(c.rewards, of_policy)
   return (
     rules.choice('rl.hints.when', h.when, hints.WHEN),
     rules.choice('rl.hints.by', h.by, (*progress.NAMES, progress.HINTED)),
     *rules.apart(
       ': all rows begin with a hint, and none measures the policy alone; set '
       "it to step or hinted_solve_rate, or rl.hints.when='failed'",
-      rl__hints__by=not again
-      and h.by in ('solve_rate', 'mean_length')
-      and h.by,
+      rl__hints__by=not again and h.by in of_policy and h.by,
+    ),
+    (
+      blind and not again,
+      f'rl.rewards.{"".join(blind[:1])}.weight follows rows without hints, and '
+      "rl.hints.when='always' leaves none; set its 'by' to step or "
+      "hinted_solve_rate, or rl.hints.when='failed'",
     ),
     *rules.apart(
       ' follows the solve rate of rows without hints, and rl.hints.when='

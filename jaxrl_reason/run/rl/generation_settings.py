@@ -104,7 +104,7 @@ def tree_rules(c: RL, d: Data) -> rules.Rows:
     *rules.apart(
       f' and {key} cannot be combined; set one of them to its default',
       rl__slots=c.slots,
-      rl__demos=c.demos_when == 'always' and c.demos,
+      rl__demos=c.demos,
       rl__replay_routes=c.replay_routes,
       rl__turns__env=c.turns.env,
       rl__chunks__tokens=c.chunks.tokens,

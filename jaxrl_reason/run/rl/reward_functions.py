@@ -32,6 +32,14 @@ def is_scheduled(rewards: Mapping) -> bool:
   return bool(_schedules(rewards))
 
 
+def scheduled_by(rewards: Mapping, names: tuple[str, ...]) -> list[str]:
+  """Returns the parts of `rl.rewards` whose weight is a schedule by one of
+  these values of the progress.
+  """
+  found = _schedules(rewards).items()
+  return [name for name, w in found if w.get('by') in names]
+
+
 def _schedules(rewards: Mapping) -> dict[str, Mapping]:
   """Returns the weights of parts that are schedules, by the part's name."""
   weights = {name: part.get('weight') for name, part in rewards.items()}
