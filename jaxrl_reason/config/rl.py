@@ -187,8 +187,24 @@ class RL(Training):
 
   @property
   def rows(self) -> int:
-    """Counts the rows that a step samples."""
+    """Counts the completions of the problems of a step in one round."""
     return self.prompts * self.samples
+
+  @property
+  def trained_rows(self) -> int:
+    """Counts the rows that a step trains on."""
+    rows = self.rows + self.replay.rows + self.extra.groups * self.samples
+    return rows + bool(self.propose) * self.rows * self.samples
+
+  @property
+  def sampled_groups(self) -> int:
+    """Counts the groups of `samples` completions that a step samples if all its
+    rounds run.
+    """
+    again = self.hints.room > 0 and self.hints.when == 'failed'
+    rounds = (1 + self.refill_rounds) * (1 + again)
+    groups = (self.prompts + self.extra.groups) * rounds
+    return groups + bool(self.propose) * self.rows
 
   @property
   def reads_solutions(self) -> bool:

@@ -8,7 +8,6 @@ from shapes with the trainer's shardings.
 """
 
 import dataclasses
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,16 +22,17 @@ from jaxrl_reason.config import Eval
 from jaxrl_reason.evals import answer_programs
 from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.planning.model_flops import Costs, passes_of
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rollouts import sampler, views
 from jaxrl_reason.run import stages, supervised_data
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.rl import hidden_settings, problem_pool, programs
+from jaxrl_reason.run.rl import python_tools as hosted
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.run.rl.generation_settings import generation, sampling_of
 from jaxrl_reason.run.states import Layout
 from jaxrl_reason.update.learner import Learner
-from jaxrl_reason.update.scoring import OF_LOGITS
 
 SUPERVISED = ('pretrain', 'sft', 'preference', 'reward_model')
 EVALUATE, HELDOUT = 'evaluate', 'heldout_'  # the latter before a stage
@@ -100,7 +100,8 @@ def of_a_step(names: Iterable[str]) -> list[str]:
 def phases(parts: Prepared) -> list[Phase]:
   """Returns the programs of every stage, in the order of a run."""
   config, out = parts.config, []
-  _refuse_parts(config.rl)
+  if 'rl' in config.stages:
+    _refuse_parts(config.rl)
   for name in dict.fromkeys(config.stages):
     if name != 'rl':
       out.append(_supervised(parts, name))
@@ -110,8 +111,8 @@ def phases(parts: Prepared) -> list[Phase]:
       out.extend(_host(parts))
     else:
       out.append(_fused(parts))
-  # The first program to run.
-  return [evaluation(parts), *out]
+  # The first program to run. Tools in Python play outside the program.
+  return out if hosted.is_on(config.rl) else [evaluation(parts), *out]
 
 
 def _env(parts: Prepared, make):
@@ -161,65 +162,6 @@ def evaluation(parts: Prepared) -> Phase:
     parts.evaluated, grid.s, d.completion_len, how=how
   )
   return Phase(EVALUATE, program, args, state, calls, trips, flops)
-
-
-class Costs:
-  """Counts FLOPs by the model's formula: forward 1 and gradient 2 passes."""
-
-  def __init__(self, parts: Prepared, columns: int = 0):
-    """Args: columns: that parts of a step add to rows."""
-    d, c = parts.config.data, parts.config.rl
-    prompt_len, self.added = parts.config.prompt_columns, columns
-    self.length, self.new = prompt_len + d.completion_len, d.completion_len
-    self.prompts, self.rows = c.prompts, c.prompts * c.samples
-    self.prompt_len, self.of = prompt_len, parts.model.flops_per_token
-    self.model = parts.model
-
-  def forward(self, rows: int, n_logits: int, model: Any = None) -> float:
-    """Counts the FLOPs of whole rows; the head multiplies n_logits of a row's
-    tokens.
-
-    Args:
-      model: None: the policy.
-    """
-    model = self.model if model is None else model
-    t = self.length + self.added
-    whole = t * model.flops_per_token((t - 1) / 2)
-    return rows * (whole - (t - n_logits) * _head(model))
-
-  def teacher(self, learner) -> tuple[float, float]:
-    """Counts the FLOPs of the teacher before the update, and inside it."""
-    if learner.teacher is None:
-      return 0.0, 0.0
-    one = self.forward(self.rows, self.new, learner.teacher.model)
-    before = 'teacher_logp' in learner.needs
-    inside = learner.epochs * ('teacher_kl' in learner.needs)
-    return before * one, inside * one
-
-  def reward(self, learner) -> float:
-    """Counts the FLOPs of a reward model, and of verdicts before the update."""
-    critic = learner.reward_model
-    rated = self.forward(self.rows, 0, critic.model) if critic else 0.0
-    return rated + bool(self.added) * self.forward(self.rows, 1)
-
-  def generate(self, prompts: int, samples: int) -> float:
-    p, c = self.prompt_len, self.new
-    prefill = p * self.of((p - 1) / 2) - (p - 1) * _head(self.model)
-    return prompts * (prefill + samples * c * self.of(p + c / 2))
-
-
-def _head(model: Any) -> float:
-  """Counts the FLOPs of a token's logits."""
-  return 2.0 * math.prod(model.specs['embed'].shape)
-
-
-def _passes(learner) -> tuple[int, float]:
-  """Returns (scoring passes before the update, passes of the update)."""
-  early = learner.reads_entropy_early or learner.needs & {*OF_LOGITS}
-  networks = 1 + bool(learner.critic)
-  scored = learner.reads_reference + bool(learner.moves or early)
-  beside = 'old_divergence' in learner.needs  # a forward of the old policy
-  return scored + networks - 1, learner.epochs * (3.0 * networks + beside)
 
 
 def _learner(parts: Prepared, name: str) -> tuple[Learner, Layout]:
@@ -288,10 +230,23 @@ def _prompts(parts: Prepared, encode, *lead: int, axis=0) -> Prompts:
 
 
 def _refuse_parts(c) -> None:
-  """Refuses completions whose token loops are not counted."""
-  in_python = c.path == 'host' and c.turns.env
+  """Refuses completions whose token loops are not counted, and further rounds
+  on the host, which have other programs.
+  """
+  if c.path == 'host':
+    for key, value in (
+      ('rl.refill_rounds', c.refill_rounds),
+      ('rl.extra.groups', c.extra.groups),
+      ('rl.hints.room', c.hints.room),
+      ('rl.replay.rows', c.replay.rows),
+    ):
+      if value:
+        raise ValueError(
+          f"{key}={value}: a plan with rl.path='host' has the programs of one "
+          f"round of the step's own problems; set {key}=0, or rl.path='fused'"
+        )
   for key, value, none in (
-    ('rl.turns.env', in_python, ''),
+    ('rl.turns.env', hosted.is_on(c) and c.turns.env, ''),
     ('rl.chunks.tokens', c.chunks.tokens, 0),
     ('rl.in_flight.batches', c.in_flight.batches, 0),
     ('rl.tree.width', c.tree.width, 0),
@@ -314,12 +269,15 @@ def _fused(parts: Prepared) -> Phase:
   everywhere = sharding.replicated(parts.mesh)
   rest = _lay((parts.root, sampling, parts.stop), everywhere)
   k, costs = c.steps_per_dispatch, Costs(parts, learner.chain.columns)
-  scored, passes = _passes(learner)
+  scored, passes = passes_of(learner)
   names = device.reads(c.rewards, parts.problems.kernel)
   share = (c.views.hidden.layer % parts.shape.layers + 1) / parts.shape.layers
-  scored += views.passes(names, c.samples, share)
   scored += share * hidden_settings.probe_passes(c)
   one = costs.forward(costs.rows, costs.new + costs.added)
+  # Rewards are computed in every round.
+  rated = views.passes(names, c.samples, share) * costs.forward(
+    costs.groups * c.samples, costs.new + costs.added
+  )
   state = state_of(layout)
   chooser = problem_pool.chooser(d)
   if chooser is None:
@@ -340,7 +298,8 @@ def _fused(parts: Prepared) -> Phase:
     state,
     1 / k,
     _token_trips(dataclasses.replace(gen, turns=_env(parts, turns.of))),
-    costs.generate(c.prompts, c.samples)
+    costs.sample()
+    + rated
     + (scored + passes) * one
     + sum(costs.teacher(learner))
     + costs.reward(learner),
@@ -361,7 +320,7 @@ def _host(parts: Prepared) -> list[Phase]:
   args = gen, state.params, part, root, state.step, sampling, stop, ids
   args = *args, state.step
   generate = jax.jit(programs.rl_rollout, static_argnums=0)
-  new, flops = _token_trips(gen), costs.generate(c.prompts, c.samples)
+  new, flops = _token_trips(gen), costs.sample()
   out = [Phase('generate', generate, args, state, c.parts, new, flops)]
   rollout = jax.eval_shape(lambda *a: programs.rl_rollout(gen, *a), *args[1:])
   whole, best = _prompts(parts, None, c.prompts), None
@@ -373,7 +332,7 @@ def _host(parts: Prepared) -> list[Phase]:
   sizes = learner, c.samples, len(c.rewards)
   args = state, whole, [_lay(rollout, rows)] * c.parts, sampling
   batch = jax.eval_shape(lambda *a: programs.rl_score(*sizes, *a), *args)
-  scored, passes = _passes(learner)
+  scored, passes = passes_of(learner)
   one = costs.forward(costs.rows, costs.new + costs.added)
   before, inside = costs.teacher(learner)
   if scored or before:

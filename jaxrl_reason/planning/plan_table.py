@@ -196,7 +196,8 @@ def _speed(c, mesh, each, names, machine: roofline.Machine) -> dict[str, Any]:
     return out
   # In rl the generated tokens; in supervised stages whole rows.
   if 'rl' in c.stages:
-    tokens = c.rl.prompts * c.rl.samples * c.data.completion_len
+    rows = c.rl.sampled_groups * c.rl.samples
+    tokens = rows * c.data.completion_len
   else:
     length = c.data.prompt_len + c.data.completion_len
     tokens = c[c.stages[-1]].rows * length

@@ -16,6 +16,7 @@ from jaxrl_reason.base import TrainState
 from jaxrl_reason.models import spec
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.planning import phases, roofline
+from jaxrl_reason.planning.model_flops import Costs
 from jaxrl_reason.planning.phases import Phase
 from jaxrl_reason.run import stages, two_meshes
 from jaxrl_reason.run.prepare import Prepared
@@ -100,8 +101,8 @@ def _halves(parts: Prepared, whole: Phase) -> list[Phase]:
   settings = _laid(settings, everywhere)
   static, given = (source, kind is not None), (state.params, prompts, root)
   given = *given, settings, stop
-  costs = phases.Costs(parts)
-  flops = costs.generate(c.prompts, c.samples)
+  costs = Costs(parts)
+  flops = costs.sample()
   sample = Phase(
     SAMPLE,
     jax.jit(split_step.rl_sample, static_argnums=(0, 1)),
@@ -215,7 +216,7 @@ def facts(
   for name in ('', 'serial_'):
     seconds = out['step_seconds' if not name else 'serial_seconds']
     out[f'{name}mfu'] = model / seconds / peak
-  tokens = c.prompts * c.samples * d.completion_len
+  tokens = c.sampled_groups * c.samples * d.completion_len
   out['tokens_per_s'] = tokens / out['step_seconds']
   out['tokens_per_s_device'] = out['tokens_per_s'] / out['devices']
   return out | {

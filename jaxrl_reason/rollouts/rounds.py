@@ -267,7 +267,8 @@ class RoundsSource:
       return (i < kind.n) & more(kind, tally)
 
     tally = begin(kind, control, jax.eval_shape(generate, None, 0))
-    _, tally = jax.lax.while_loop(is_needed, body, (jnp.int32(0), tally))
+    with trees.at_most('rounds', kind.n):
+      _, tally = jax.lax.while_loop(is_needed, body, (jnp.int32(0), tally))
     return finish(kind, control, tally, root, step)
 
 

@@ -17,9 +17,11 @@ from jaxrl_reason.planning import (
   phases,
   plan_table,
   planner,
+  roofline,
   second_models,
 )
 from jaxrl_reason.planning import described_model as described
+from jaxrl_reason.run.process import chips
 
 NAME = 'qwen3-0.6b'
 TINY = ROOT / 'configs' / 'arithmetic_tiny.py'
@@ -252,3 +254,89 @@ def test_a_phase_without_room_has_the_models_of_its_state(monkeypatch):
   assert facts['needs_gib'] == 20.0
   host = taught(rl__teacher__memory='host')['step']
   assert plan_table.no_room(e.value, host.state)['beside_gib'] == {}
+
+
+def sampled_and_trained(**changes) -> tuple[float, float]:
+  """Returns the FLOPs of (sampling, one epoch) of a step of 8 problems and 4
+  samples.
+  """
+  own = dict(rl__prompts=8, rl__samples=4, rl__algorithm='grpo')
+  own |= {'rl__loss__kl_coef': 0.0} | changes
+  once, twice = (
+    planned(**own | {'rl__epochs': n, 'rl__old_logp': 'sampler'})['step'].flops
+    for n in (1, 2)
+  )
+  return 2 * once - twice, twice - once
+
+
+@pytest.mark.parametrize(
+  'changes, sampled, trained',
+  [
+    # Four proposals to each of 8 problems, and four answers to each proposal.
+    ({'rl__propose': '?', 'data__name': 'proposed'}, 5, 5),
+    ({'rl__extra__groups': 4}, 1.5, 1.5),
+    ({'rl__refill_rounds': 2, 'rl__filter': 'dead_groups'}, 3, 1),
+    ({'rl__replay__rows': 8, 'rl__replay__capacity': 8}, 1, 1.25),
+  ],
+)
+def test_the_rows_of_every_round_are_counted(changes, sampled, trained):
+  plain, update = sampled_and_trained()
+  found = sampled_and_trained(**changes)
+  assert found == pytest.approx((sampled * plain, trained * update))
+
+
+def test_failed_problems_are_sampled_again_with_a_hint():
+  """With a hint the prompt has more columns in both rounds."""
+  hints = {'rl__hints__room': 4, 'rl__hints__at': (0.0,)}
+  again = sampled_and_trained(**hints, rl__hints__when='failed')
+  first = sampled_and_trained(**hints)
+  assert again == pytest.approx((2 * first[0], first[1]))
+
+
+@pytest.mark.parametrize(
+  'key, value, others',
+  [
+    ('rl__refill_rounds', 2, {'rl__filter': 'dead_groups'}),
+    ('rl__extra__groups', 4, {}),
+    ('rl__hints__room', 4, {}),
+    (
+      'rl__replay__rows',
+      8,
+      {'rl__replay__capacity': 64, 'rl__old_logp': 'sampler'},
+    ),
+  ],
+)
+def test_further_rounds_on_the_host_are_refused(key, value, others):
+  name, host = key.replace('__', '.'), dict(rl__path='host')
+  host |= {'rl__steps_per_dispatch': 1, key: value}
+  with pytest.raises(ValueError, match=f"{name}={value}: .*rl.path='host'"):
+    planned(**host, **others)
+
+
+def test_settings_of_rl_do_not_refuse_a_supervised_stage():
+  """Only the evaluation depends on tools in Python."""
+  tools = {'rl__path': 'host', 'rl__turns__env': 'calculator'}
+  tools['rl__steps_per_dispatch'] = 1
+  chunks = {'rl__chunks__tokens': 4, 'rl__chunks__carry': 2}
+  for changes in ({'rl__tree__width': 2}, chunks, tools):
+    found = planned(stages=('sft',), **changes)
+    wanted = ['sft'] if changes is tools else ['evaluate', 'sft']
+    assert list(found) == wanted
+    with pytest.raises(ValueError, match='a plan counts'):
+      planned(stages=('sft', 'rl'), **changes)
+
+
+def test_tokens_a_second_are_those_of_every_round():
+  """Four answers to each of 32 proposals, besides the proposals."""
+  config = config_lib.read(load_recipe(TINY).get_config()).changed({
+    'stages': ('rl',), 'rl.prompts': 8, 'rl.samples': 4, 'rl.propose': '?',
+  })  # fmt: skip
+  keys = 'step_seconds', 'serial_seconds', 'ordered_seconds'
+  step = {'phase': 'step', 'fits': True, **dict.fromkeys(keys, 2.0)}
+  step |= {'flops': 1.0, 'model_flops': 1.0, 'calls_per_step': 1}
+  step |= {'exposed_seconds': 0.0}
+  mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
+  machine = roofline.Machine(chips.CHIPS['v5e'], (1, 1))
+  given = config, mesh, [step], ['step'], machine
+  rate = plan_table.plan_facts(*given)['tokens_per_s']
+  assert rate == (32 + 32 * 4) * config.data.completion_len / 2.0

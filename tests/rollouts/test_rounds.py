@@ -6,7 +6,9 @@ import learning as L
 import numpy as np
 import pytest
 
+from jaxrl_reason import sharding
 from jaxrl_reason.base import Reward
+from jaxrl_reason.planning import costs
 from jaxrl_reason.rollouts import (
   extra,
   filters,
@@ -42,12 +44,16 @@ def prompts(rounds=0):
   return jax.tree.map(lambda *x: np.stack(x, axis=1), *columns)
 
 
-def run(kinds, asked, reward=solves, control=CONTROL, **source):
+def program(kinds, reward=solves, control=CONTROL, **source):
   whole = rounds.nested(FusedSource(L.GEN, reward, **source), kinds)
   params = L.state(L.learner()).params
   return jax.jit(
     lambda p: whole(params, control, p, L.ROOT, 0, L.NEUTRAL, L.STOP)
-  )(asked)
+  )
+
+
+def run(kinds, asked, reward=solves, control=CONTROL, **source):
+  return program(kinds, reward, control, **source)(asked)
 
 
 def hinting():
@@ -123,3 +129,23 @@ def test_hinted_rows_do_not_measure_the_policy(when):
   )
   want = right[0].mean() if when == 'failed' else 0.0
   np.testing.assert_allclose(after['solve_rate'], want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'kinds, alone, columns, times',
+  [
+    ((refill.Refill(DEAD, 2),), (), 3, 3),
+    ((hinting(), refill.Refill(DEAD, 1)), (hinting(),), 2, 2),
+  ],
+)
+def test_a_plan_counts_every_round(kinds, alone, columns, times):
+  """The work of the program is that of one round, times the rounds."""
+  mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
+
+  def flops(kinds, asked):
+    text = program(kinds).lower(asked).compile().as_text()
+    return costs.of(text, mesh).total().flops
+
+  one = flops(alone, prompts())
+  assert one > 0
+  assert flops(kinds, prompts(columns)) == pytest.approx(times * one)

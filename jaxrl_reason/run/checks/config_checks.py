@@ -316,8 +316,6 @@ def reward_model_rules(c: RewardModel) -> rules.Rows:
 
 def rl_row_rules(kind: str, c: RL, shards: int) -> rules.Rows:
   del kind
-  rows = c.rows + c.replay.rows + c.extra.groups * c.samples
-  rows += c.rows * c.samples * bool(c.propose)
   name = f'rl.prompts {c.prompts} x rl.samples {c.samples}'
   if c.propose:
     name += ' x (1 + rl.samples)'
@@ -336,7 +334,7 @@ def rl_row_rules(kind: str, c: RL, shards: int) -> rules.Rows:
   if c.in_flight.batches:
     parts = {'rl.in_flight.pieces': c.in_flight.pieces}
   return (
-    rules.divides(name, rows, **updates, **over),
+    rules.divides(name, c.trained_rows, **updates, **over),
     rules.divides('rl.extra.groups', c.extra.groups, **over),
     rules.divides('rl.prompts', c.prompts, **parts, **over),
   )
