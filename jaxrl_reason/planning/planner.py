@@ -252,6 +252,17 @@ def _counts(texts) -> list[int]:
   return sorted({int(text) for text in texts})
 
 
+def _refuse_with_seeds(**flags) -> None:
+  """Refuses the flags that have no effect on a plan of --seeds."""
+  unread = 'search', 'only', 'by_depth', 'nolargest'
+  given = [f'--{name}' for name in unread if flags.get(name)]
+  if given:
+    raise ValueError(
+      f'{", ".join(given)} has no effect with --seeds, which compiles the step '
+      'of the recipe as it is; leave one of them out'
+    )
+
+
 def _of_stage(config, name: str, say):
   """Returns the config of the planned stages: one, or the last of each kind."""
   if name:
@@ -285,6 +296,8 @@ def run(
   teacher = abstract.sized_teacher(config.rl.teacher.weights)
   config = config.changed(rl__teacher__weights=teacher)
   counts = _counts(options.pop('seeds', ()))
+  if counts:
+    _refuse_with_seeds(search=search_, nolargest=not largest, **options)
   planner = Planner(config, topology, say=say, **options)
   if counts:
     parts = planner.parts(config)

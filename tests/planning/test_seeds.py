@@ -10,7 +10,7 @@ from paths import ROOT, load_recipe
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.planning import abstract, hlo, seeds
+from jaxrl_reason.planning import abstract, hlo, planner, seeds
 from jaxrl_reason.run.rl import programs
 
 
@@ -118,3 +118,23 @@ def test_runs_side_by_side_copy_no_caches(monkeypatch):
   assert cache in text
   chosen = re.findall(r'stablehlo\.select[^\n]*', text)
   assert chosen and not [line for line in chosen if cache in line]
+
+
+@pytest.mark.parametrize(
+  'name, value',
+  [
+    ('search', True),
+    ('only', ('step',)),
+    ('by_depth', True),
+    ('largest', False),
+  ],
+)
+def test_flags_without_effect_beside_seeds_are_refused(name, value):
+  config = load_recipe(ROOT / 'configs' / 'arithmetic_tiny.py').get_config()
+  flags = dict(search=False, only=(), by_depth=False, largest=True)
+  flag = '--nolargest' if name == 'largest' else f'--{name}'
+  with pytest.raises(ValueError, match=f'{flag} has no effect with --seeds'):
+    planner.run(
+      config, 'v5e:1x1', say=print, slices=1, model='', seeds=('1',),
+      **flags | {name: value},
+    )  # fmt: skip
