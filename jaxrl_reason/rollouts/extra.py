@@ -66,11 +66,12 @@ def allocated(
 
 
 def solve_rates(found: Trajectories) -> jax.Array:
-  """Estimates (right rows + 1) / (rows with a verdict + 2) of every problem,
-  f32 [B].
+  """Estimates (right samples + 1) / (samples with a verdict + 2) of every
+  problem, f32 [B]. Demonstrations do not count.
   """
-  b = found.prompts.tokens.shape[0]
-  ok = found.reward.valid.reshape(b, -1)
+  b, is_demo = found.prompts.tokens.shape[0], found.rollout.is_demo
+  ok = found.reward.valid if is_demo is None else found.reward.valid & ~is_demo
+  ok = ok.reshape(b, -1)
   right = ok & (found.reward.parts[:, 0] > 0.5).reshape(b, -1)
   return (right.sum(axis=1) + 1) / (ok.sum(axis=1) + 2)
 

@@ -226,13 +226,16 @@ def _in_turn(chosen: list[Filter], batch: Batch) -> Batch:
 
 
 def overlong_penalty(batch: Batch, cache: int, max_new: int) -> jax.Array:
-  """Computes DAPO's penalty on the reward of long completions, [N], 0 to -1.
+  """Computes DAPO's penalty on the reward of long completions, [N], 0 to -1; 0
+  for demonstrations.
 
   Args:
     cache: tokens at the end of max_new over which the penalty falls.
     max_new: C.
   """
-  length = batch.mask.sum(axis=1)
+  others = batch.is_offpolicy
+  own = batch.mask if others is None else batch.mask & ~others
+  length = own.sum(axis=1)
   return losses.soft_overlong_penalty(length, max_length=max_new, cache=cache)
 
 

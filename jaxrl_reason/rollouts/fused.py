@@ -175,7 +175,7 @@ def with_demos(rollout: Rollout, prompts: Prompts, n_demos: int) -> Rollout:
   return rollout.replace(
     tokens=pick(batch_lib.per_row(prompts.demo, n), rollout.tokens),
     sampled=sampled,
-    turn=sampled.astype(jnp.int32),
+    turn=pick(sampled.astype(jnp.int32), rollout.turn),
     node=sampler.nodes(sampled, n // b),
     length=length,
     logp=pick(0.0, rollout.logp),
@@ -250,6 +250,7 @@ class FusedSource:
     if self.demos:
       first = trees.take(rollout, slice(None, None, self.gen.n_samples))
       demo = with_demos(first, prompts, 1)
+      noise = root, step, 'greedy views'
       demo = self.judged(params, control, prompts, demo, noise)
       found = found.replace(demo=demo)
     if not self.greedy:

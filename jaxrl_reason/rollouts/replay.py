@@ -38,9 +38,15 @@ def _mean(x: jax.Array, where: jax.Array) -> jax.Array:
   return jnp.sum(jnp.where(where, x, 0), axis=1) / n
 
 
+def _sampled(groups: Trajectories) -> jax.Array:
+  """Marks the verified rows that are no demonstrations, bool [K,G]."""
+  valid, is_demo = groups.reward.valid, groups.rollout.is_demo
+  return valid if is_demo is None else valid & ~is_demo
+
+
 def _right(groups: Trajectories) -> jax.Array:
-  """Marks the rows whose first reward part is 1, bool [K,G]."""
-  return groups.reward.valid & (groups.reward.parts[..., 0] > 0.5)
+  """Marks the sampled rows whose first reward part is 1, bool [K,G]."""
+  return _sampled(groups) & (groups.reward.parts[..., 0] > 0.5)
 
 
 def recent(stored: Stored) -> jax.Array:
@@ -71,7 +77,7 @@ def difficulty(stored: Stored) -> jax.Array:
   when sampled (the buckets of ExGRPO). Gumbel noise samples without
   replacement.
   """
-  rate = _mean(_right(stored.groups), stored.groups.reward.valid)
+  rate = _mean(_right(stored.groups), _sampled(stored.groups))
   noise = jax.random.gumbel(stored.key, rate.shape)
   return noise - 0.5 * (rate - 0.5) ** 2
 
@@ -91,7 +97,7 @@ def failing(stored: Stored) -> jax.Array:
   solves, and -inf all others.
   """
   asked = ~jnp.any(_right(stored.fresh), axis=1)  # [B]
-  asked &= jnp.any(stored.fresh.reward.valid, axis=1)
+  asked &= jnp.any(_sampled(stored.fresh), axis=1)
   ids = stored.fresh.prompts.prompt_id, stored.groups.prompts.prompt_id
   same = (ids[1][:, None] == ids[0]) & asked
   wanted = jnp.any(same, axis=1) & jnp.any(_right(stored.groups), axis=1)

@@ -26,7 +26,8 @@ https://arxiv.org/abs/2502.03373, over tokens.
 
 Terms are added after the filter, as the overlong penalty is, and statistics are
 of the rewards without them. Lengths are in tokens that the
-policy sampled: a demonstration has length 0.
+policy sampled: a demonstration has length 0, and no term or statistic of length
+counts it.
 """
 
 import dataclasses
@@ -118,7 +119,8 @@ class Shaping(Part):
     """Computes the terms [N] of a batch's rows, by name."""
     own = b.mask if b.is_offpolicy is None else b.mask & ~b.is_offpolicy
     length, right = own.sum(axis=1), (b.reward_parts[:, 0] > 0.5) * 1.0
-    of_group = dict(group=b.group, valid=b.reward_valid)
+    is_demo = (b.mask & ~own).any(axis=1)
+    of_group = dict(group=b.group, valid=b.reward_valid & ~is_demo)
     out = {}
     if self.alp:
       given = right, length
@@ -126,7 +128,8 @@ class Shaping(Part):
     if self.laser:
       target = known['targets'][losses.difficulty(right, **of_group)]
       how = dict(alpha=self.laser, explore=self.laser_explore)
-      out['laser'] = losses.laser_bonus(right, length, target, **how)
+      bonus = losses.laser_bonus(right, length, target, **how)
+      out['laser'] = jnp.where(is_demo, 0.0, bonus)
     if 'price' in known:
       out['price'] = -known['price'] * length / self.max_new
     if self.historical:
