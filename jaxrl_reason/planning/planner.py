@@ -1,6 +1,7 @@
 """Compiles a recipe for described chips: memory, traffic and time of a step."""
 
 import functools
+import math
 import operator
 
 from jaxrl_reason import config as config_lib
@@ -147,24 +148,26 @@ class Planner:
     return plan_table.phase_facts(found, self.machine, mesh)
 
   def largest(self, facts: dict) -> int:
-    """Finds the most prompts that fit, for the phase with the largest
-    memory.
+    """Finds the most prompts with which every phase of a step fits.
+
+    Args:
+      facts: of the plan; only its phases are tried.
     """
     wanted = phases.of_a_step(p['phase'] for p in facts['phases'])
     inside = [p for p in facts['phases'] if p['phase'] in wanted]
-    top = max(inside, key=operator.itemgetter('needs_gib'))
     start, room = facts['prompts'], self.machine.chip.hbm
 
     def needs(prompts: int) -> float:
-      if prompts == start:
-        return top['needs_gib'] * chips.GIB
-      self.say(f'trying {prompts} prompts')
-      config = self.config.changed(rl__prompts=prompts)
-      parts = self.parts(config)
-      (found,) = self.facts_of(parts, (top['phase'],))
-      return found['needs_gib'] * chips.GIB
+      found = inside
+      if prompts != start:
+        self.say(f'trying {prompts} prompts')
+        config = self.config.changed(rl__prompts=prompts)
+        found = self.facts_of(self.parts(config), wanted)
+      return max(p['needs_gib'] for p in found) * chips.GIB
 
-    shards = facts['mesh']['data'] * facts['mesh']['fsdp']
+    parts = self.parts(self.config)
+    meshes = [m for m in (parts.mesh, parts.sampler_mesh) if m is not None]
+    shards = math.lcm(*map(sharding.row_shards, meshes))
     unit = mesh_search.unit_of_prompts(self.config.rl, shards)
     return mesh_search.largest(needs, room, start, unit, MOST * start)
 

@@ -34,6 +34,7 @@ from jaxrl_reason.planning import (
   phases,
   plan_table,
   roofline,
+  split_plan,
 )
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.planning import matrix_products as products
@@ -465,6 +466,66 @@ def test_the_largest_batch_is_found(most, power):
   assert found <= limit and limit - found <= max(8, found // 8)
   assert all(n % 8 == 0 for n in asked)
   assert len(asked) == len(set(asked)) <= (4 if power == 1 else 8)
+
+
+def largest(monkeypatch, config, needs, start: int) -> tuple[int, list]:
+  """Returns the largest batch of a recipe on a v5e:2x4, and the tries.
+
+  Args:
+    needs: (phase, prompts) -> GiB.
+  """
+
+  def devices(topology, slices=1):
+    return jax.devices()[: math.prod(chips.torus_of(topology))]
+
+  monkeypatch.setattr(described, 'devices', devices)
+  planner = plan.Planner(
+    config, 'v5e:2x4', slices=1, model='', say=lambda text: None
+  )
+  tried = []
+
+  def facts_of(parts, names):
+    n = parts.config.rl.prompts
+    if parts.sampler_mesh is not None:
+      split_plan.all_phases(parts)  # raises if rows do not divide
+    tried.append(n)
+    return [dict(phase=p, needs_gib=needs(p, n)) for p in names]
+
+  planner.facts_of = facts_of
+  parts = planner.parts(config)
+  names = [p.name for p in split_plan.all_phases(parts)]
+  each = [dict(phase=p, needs_gib=needs(p, start)) for p in names]
+  return planner.largest({'prompts': start, 'phases': each}), tried
+
+
+def test_every_phase_of_a_step_fits_with_the_largest_batch(monkeypatch):
+  """The update needs more memory than generation at the recipe's batch, and
+  less at larger batches. Evaluations do not depend on the batch.
+  """
+  config = tiny(
+    mesh=(8, 1, 1), stages=('rl',), rl__path='host', rl__parts=1,
+    rl__prompts=8, rl__samples=4, rl__steps_per_dispatch=1,
+  )  # fmt: skip
+
+  def needs(phase, prompts):
+    given = {'generate': prompts / 4, 'update': 4 + prompts / 16}
+    return given.get(phase, 100.0)
+
+  found, tried = largest(monkeypatch, config, needs, 8)
+  # 15.75 GiB have room for 63 prompts of generation and 188 of the update.
+  assert found == 56 and needs('update', 64) < 15.75 < needs('generate', 64)
+  assert all(n % 8 == 0 for n in tried)
+
+
+def test_tries_of_batches_divide_over_both_meshes(monkeypatch):
+  recipe = load_recipe(ROOT / 'tests' / 'tiny_recipe.py').get_config()
+  config = config_lib.read(recipe).changed(
+    stages=('rl',), mesh=(2, 1, 2), sampler_mesh=(4, 1, 1), rl__prompts=12,
+    rl__steps_per_dispatch=1,
+  )  # fmt: skip
+  found, tried = largest(monkeypatch, config, lambda _, n: n / 2, 12)
+  assert tried and all(n % 4 == 0 for n in [found, *tried])
+  assert found == 28  # 31 have room
 
 
 @pytest.mark.parametrize('largest', [True, False])
