@@ -33,13 +33,22 @@ def init_coefs(settings: Settings) -> Coefs:
 
 
 def next_coefs(
-  settings: Settings, coefs: Coefs, metrics: Metrics, *, rows: int
+  settings: Settings,
+  coefs: Coefs,
+  metrics: Metrics,
+  *,
+  rows: int,
+  trained: jax.Array | bool = True,
 ) -> Coefs:
   """Computes the coefficients of the next update from the metrics of this
   one.
+
+  Args:
+    trained: bool [], whether the update has a trained token. Otherwise its KL
+      and entropy are 0 without a measurement, and move no coefficient.
   """
   o = objective_of(settings)
-  out = {**coefs, 'step': coefs['step'] + 1}
+  out = dict(coefs)
   kl, entropy, sft = o.kl, o.entropy, o.likelihood
   if kl is not None and kl.target is not None:
     out['kl_coef'] = adaptive_kl(
@@ -58,6 +67,8 @@ def next_coefs(
       low=entropy.coef_min,
       high=entropy.coef_max,
     )
+  out = {k: jnp.where(trained, x, coefs[k]) for k, x in out.items()}
+  out['step'] = coefs['step'] + 1
   if sft is not None and sft.end is not None:
     out['sft_coef'] = anneal(
       out['step'],

@@ -101,12 +101,13 @@ def advantages(learner: Learner, batch: Batch) -> jax.Array:
 
 
 def spread(adv: jax.Array, mask: jax.Array) -> Metrics:
-  """Summarises the magnitude of advantages [N] or [N,T] over the trained
-  tokens.
+  """Counts the trained tokens, and summarises the magnitude of their
+  advantages [N] or [N,T].
   """
   size = jnp.abs(losses.rows_to_tokens(adv, mask))
-  mean_square = jnp.square(size).sum() / jnp.maximum(mask.sum(), 1)
-  return {'advantage_rms': jnp.sqrt(mean_square), 'advantage_max': size.max()}
+  n = mask.sum()
+  rms, most = jnp.sqrt(jnp.square(size).sum() / jnp.maximum(n, 1)), size.max()
+  return {'trained_tokens': n, 'advantage_rms': rms, 'advantage_max': most}
 
 
 def _many_updates(learner: Learner, update: Callable, state, rows, key):
@@ -148,10 +149,8 @@ def _one_update(
     new, more = _with_critic(learner, state, new, batch, target)
     metrics |= more
   if state.coefs is not None:
-    rows = batch.tokens.shape[0]
-    coefs = losses.next_coefs(
-      learner.objective, state.coefs, metrics, rows=rows
-    )
+    given = dict(rows=batch.tokens.shape[0], trained=jnp.any(batch.mask))
+    coefs = losses.next_coefs(learner.objective, state.coefs, metrics, **given)
     metrics |= {k: v for k, v in coefs.items() if k.endswith('_coef')}
     new = new.replace(coefs=coefs)
   return new, metrics

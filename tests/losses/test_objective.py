@@ -507,6 +507,17 @@ def test_entropy_target_moves_the_coefficient():
   close(coefs['entropy_coef'], 0.03, 1e-5)
 
 
+def test_an_update_without_a_token_moves_no_controlled_coefficient():
+  """Its KL and entropy are 0, but they are no measurements."""
+  s = {'entropy_target': 0.5, 'kl_coef': 0.1, 'kl_target': 0.2}
+  s = losses.resolve(s)
+  before, none = losses.init_coefs(s), {'entropy': 0.0, 'kl': 0.0}
+  after = losses.next_coefs(s, before, none, rows=64, trained=False)
+  assert after == before | {'step': 1}
+  moved = losses.next_coefs(s, before, none, rows=64)
+  assert all(moved[k] != before[k] for k in ('kl_coef', 'entropy_coef'))
+
+
 def test_critic():
   s = losses.resolve({'name': 'vc_ppo', 'value_clip': 0.5})
   mask, values = jnp.array([[1, 1, 0]]), jnp.array([[0.0, 1.0, jnp.nan]])

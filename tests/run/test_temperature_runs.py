@@ -88,6 +88,16 @@ def test_temperatures_stay_within_bounds():
   np.testing.assert_allclose(counts, [1.5, 1.7, 1.7, 1.7, 1.5], rtol=1e-6)
 
 
+def test_a_step_without_a_trained_token_keeps_the_temperature():
+  """Its entropy is 0, but it is no measurement."""
+  part = control(entropy=0.3, residual=0.0)
+  state = TrainState(0, None, None)
+  for n, want in ((0, 1.0), (7, np.exp(0.1))):
+    metrics = {'entropy': jnp.float32(0), 'trained_tokens': jnp.int32(n)}
+    memory, _, _ = part.after({'common': jnp.float32(1)}, state, metrics)
+    np.testing.assert_allclose(memory['common'], want, rtol=1e-6)
+
+
 def raised(path='fused', **flat):
   given = {'rl.path': path, 'rl.samples': 4, 'rollouts.every': 1} | RAISED
   c = recipe(**given | POOL)

@@ -317,6 +317,17 @@ def test_invalid_rewards_have_no_advantage(batch):
   )
 
 
+def test_an_update_without_a_token_moves_no_controlled_coefficient(batch):
+  learner = L.learner({'entropy_target': 9.0})
+  state = L.state(learner)
+  for mask, moves in ((batch.mask, True), (batch.mask & False, False)):
+    given = learner, state, batch.replace(mask=mask), L.NEUTRAL, L.ROOT
+    after, metrics = jax.jit(step_lib.update, static_argnums=0)(*given)
+    assert metrics['trained_tokens'] == mask.sum()
+    moved = after.coefs['entropy_level'] != state.coefs['entropy_level']
+    assert moved == moves
+
+
 def test_split_and_join_are_inverse_and_strided():
   x = jnp.arange(24).reshape(12, 2)
   parts = batch_lib.split(x, 3)

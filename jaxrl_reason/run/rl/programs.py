@@ -111,7 +111,7 @@ def _update_or_wait(
   learner: Learner, state: TrainState, batch: Batch, sampling, key
 ) -> tuple[TrainState, Metrics]:
   """Updates if there is a token to train on. Otherwise only the step is
-  counted, and metrics of the update are 0.
+  counted, and its metrics are 0; parts must not read them as measurements.
   """
 
   def update(state):

@@ -2,8 +2,10 @@
 each problem by its last outcomes.
 
   T <- clip(T exp(rate (1 - H / target)), low, high)       after every step
-  n_i <- n_i + 1 if the samples of problem i were all correct, or n_i - 1
   T_i = min(T + residual n_i, high)                        n_i >= 0
+
+n_i rises by 1 if the group of problem i is residual (`residual_of`), and falls
+by 1 otherwise.
 
 H is the mean entropy in nats of the distributions that the step's tokens were
 sampled from. AceReason-Nemotron 1.1 (https://arxiv.org/abs/2506.13284) sets the
@@ -126,5 +128,7 @@ class TemperatureControl(Part):
     if not self.entropy:
       return memory, state, {'temperature': common}
     change = self.rate * (1 - metrics['entropy'] / self.entropy)
+    # Without a trained token, the entropy is 0 and not a measurement.
+    change = jnp.where(metrics['trained_tokens'] > 0, change, 0.0)
     moved = jnp.clip(common * jnp.exp(change), self.low, self.high)
     return memory | {'common': moved}, state, {'temperature': common}
