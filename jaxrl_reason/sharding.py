@@ -369,7 +369,7 @@ def to_local(x: jax.Array, mesh: Mesh) -> np.ndarray:
 
 
 # Memories in `control` whose arrays have one group, or one row, in each line.
-OF_GROUPS = 'refill/groups/', 'replay/groups/', 'in_flight/'
+OF_GROUPS = 'refill/groups/', 'replay/groups/', 'delay/groups/', 'in_flight/'
 
 
 def state_shardings(
@@ -389,7 +389,8 @@ def state_shardings(
     for name, sharding in by_path.items():
       if path.endswith(f'/{name}') and len(x.shape) == len(sharding.spec):
         return sharding.with_memory_kind(kind) if kind else sharding
-    axis = int(x.ndim == 5)  # caches of a loop over layers [L,rows,...]
+    # Caches of a loop over layers are [L,rows,...].
+    axis = int(x.ndim == 5 and path.startswith('control/in_flight/'))
     if path.removeprefix('control/').startswith(OF_GROUPS) and x.ndim:
       if x.shape[axis] % row_shards(mesh) == 0:
         return row_sharding(mesh, axis)

@@ -50,6 +50,25 @@ def expected():
   return learner, batch, *jax.jit(update(learner))(L.state(learner), batch)
 
 
+def test_memories_of_groups_are_split_by_group():
+  """Only caches of a loop over layers have the layers before the rows."""
+  shapes = {
+    'delay/groups/tokens': (16, 4),
+    'replay/groups/rollout/routes': (8, 2, 3, 4, 5),
+    'in_flight/slots/cache': (3, 8, 2, 3, 4),
+    'refill/groups/reward': (12,),  # not divisible
+    'delay/n': (),
+  }
+  state = {
+    f'control/{k}': jax.ShapeDtypeStruct(x, jnp.float32)
+    for k, x in shapes.items()
+  }
+  mesh = sharding.make_mesh((8, 1, 1))
+  where = sharding.state_shardings(state, {}, mesh)
+  parts = [where[f'control/{k}'].shard_shape(x) for k, x in shapes.items()]
+  assert parts == [(2, 4), (1, 2, 3, 4, 5), (3, 1, 2, 3, 4), (12,), ()]
+
+
 def updated_on(shape, learner, batch):
   """Returns (state, metrics) of the update on a mesh of eight devices."""
   mesh = sharding.make_mesh(shape)
