@@ -292,10 +292,12 @@ class HostSource:
     self._refuse_failed(failed, told.tolist())
     best = demo = None
     if batch.best_future is not None:
-      verdicts = batch.best_future.result()
+      with self.wait.on(self.pool):
+        verdicts = batch.best_future.result()
       best = self.all_rows(self._reward(verdicts, batch.best))
     if batch.demo_future is not None:
-      verdicts = batch.demo_future.result()
+      with self.wait.on(self.pool):
+        verdicts = batch.demo_future.result()
       demo = self.all_rows(to_reward(verdicts, self.part_names))
     return Answered(reward, best, demo, batch.ids, told)
 

@@ -41,7 +41,12 @@ def test_to_host_averages_and_takes_the_largest():
   assert out == {'a': 4.0, 'b_max': 5.0}
 
 
-@pytest.mark.parametrize('name', ['length_right', 'probe/auroc'])
+VERDICT = 'accuracy', 'auroc', 'loss', 'mass', 'right'
+
+
+@pytest.mark.parametrize(
+  'name', ['length_right', 'probe/auroc', *(f'verdict/{k}' for k in VERDICT)]
+)
 def test_means_of_some_rows_are_over_steps_that_have_such_rows(name):
   nan = np.nan
   assert metrics.to_host([{name: np.array([nan, 4.0, 6.0])}]) == {name: 5.0}

@@ -105,6 +105,28 @@ def test_host_and_fused_give_the_same_update(parts):
   assert 'update_s' in timing
 
 
+def test_every_verdict_of_a_round_is_waited_for_by_name():
+  source, seen = host_step(L.learner())[0].source, []
+  source.pool.progress = lambda: 'waiting'
+
+  def future(n):
+    answers = [Verdict(1.0, parts=dict.fromkeys(L.PARTS, 1.0))] * n
+
+    def result():
+      seen.append(source.wait.text())
+      return answers
+
+    return types.SimpleNamespace(result=result)
+
+  out = types.SimpleNamespace(episode=None)
+  futures = [future(L.B * L.G)], future(L.B), future(L.B)
+  source._under_way.append(
+    host._UnderWay(None, [out], out, (), 1, None, None, None, *futures)
+  )
+  source.take()
+  assert seen == ['waiting'] * 3 and source.wait.text() == ''
+
+
 @pytest.mark.parametrize('platform', ['gpu', 'tpu'])
 def test_a_piece_is_verified_while_the_next_is_sampled(monkeypatch, platform):
   """On a GPU, the call that queues sampling returns when it is almost done."""

@@ -29,6 +29,11 @@ WHERE_ANY = {
   'length_wrong',
   'reward_correlation',
   'probe/auroc',
+  'verdict/accuracy',
+  'verdict/auroc',
+  'verdict/loss',
+  'verdict/mass',
+  'verdict/right',
 }
 
 
