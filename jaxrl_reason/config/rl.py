@@ -214,7 +214,7 @@ class RL(Training):
   @property
   def updates(self) -> int:
     """Counts the optimizer's updates in the stage."""
-    return self.steps * self.epochs * self.minibatches
+    return (self.steps - self.waiting) * self.epochs * self.minibatches
 
   def micro_batch(self) -> int:
     """Counts the rows of a micro-batch, over all devices."""

@@ -1,12 +1,16 @@
 """Batches that wait in a queue (`rl.staleness`), by whole runs."""
 
 import jax
+import jax.numpy as jnp
+import learning as L
 import numpy as np
 import pytest
 from test_recipe_features import recipe, rows
 from test_resume import env
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason.run import train
+from jaxrl_reason.run.rl import learners
 
 pytestmark = pytest.mark.one_device
 __all__ = ['env']
@@ -53,6 +57,21 @@ def test_the_first_steps_change_nothing(tmp_path):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
   counts = [x for x in jax.tree.leaves(first.opt_state) if x.ndim == 0]
   assert counts and all(int(x) == 1 for x in counts)
+
+
+def test_waiting_steps_are_not_counted_by_the_learning_rate():
+  """A linear schedule reaches 0 after the updates that are made."""
+  schedule = {'schedule': 'linear', 'warmup_steps': 0, 'weight_decay': 0.0}
+  changes = {f'rl.optimizer.{k}': x for k, x in schedule.items()}
+  changes |= SAMPLER | {'rl.staleness': 3, 'rl.steps': 8}
+  run = config_lib.read(recipe(**changes))
+  tx, sizes = learners.learner(run, L.MODEL, 'rl').tx, []
+  params = {'w': jnp.ones(1)}
+  state = tx.init(params)
+  for _ in range(run.rl.epochs * run.rl.minibatches * 5 + 1):
+    change, state = tx.update(params, state, params)
+    sizes.append(float(abs(change['w'][0])))
+  assert min(sizes[:-1]) > 0 == sizes[-1]
 
 
 def test_both_paths_and_eight_devices_agree(tmp_path):

@@ -82,8 +82,7 @@ def learner(
       **common,
     )
   objective = config.objective
-  updates = c.steps * c.epochs * c.minibatches
-  tx = optim.make(c.optimizer, updates)
+  tx = optim.make(c.optimizer, c.updates)
   facts = problem_pool.unknown(0) if facts is None else facts
   room = config.prompt_columns
   return Learner(
@@ -101,7 +100,7 @@ def learner(
     ),
     packing=chunked.choose(chunks, room, c.padding) or packing.choose(c, room),
     critic=_critic(
-      c.critic, model, objective, updates, room, config.trained_paths
+      c.critic, model, objective, c.updates, room, config.trained_paths
     ),
     part_names=run_turns.part_names(c),
     waits=c.waiting > 0,
