@@ -147,7 +147,9 @@ def generate(
   entropy: bool = False,
   version: jax.Array | int = 0,
 ) -> Rollout:
-  """"""
+  """Samples n_samples completions of every prompt in chunks; arguments as of
+  `sampler.generate`.
+  """
   turns.require_extend(model, 'chunks with a carried tail')
   ids = jnp.arange(len(prompts) * n_samples) if row_ids is None else row_ids
   weights = model.decode_params(params)

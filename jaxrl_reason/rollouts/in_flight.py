@@ -64,7 +64,11 @@ def _finished(slots: sampler.Slots) -> jax.Array:
 
 
 def _metrics(found: Trajectories, spent, flight: Flight, step) -> Metrics:
-  """Args: spent: (steps of decoding, slots with a row in them) by piece."""
+  """Summarises a step.
+
+  Args:
+    spent: (steps of decoding, slots with a row in them) by piece.
+  """
   columns, busy = (x.sum() for x in spent)
   rollout, n = found.rollout, flight.slots.token.size
   lag = jnp.where(rollout.sampled, step - rollout.version, 0)

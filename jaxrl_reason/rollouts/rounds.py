@@ -79,8 +79,8 @@ class Rounds:
   def ask(
     self, control: dict | None, carry: Carry, prompts: Prompts, i: jax.Array
   ) -> Prompts:
-    """Returns the prompts of round i. If the kind is not fixed, the carry may
-    be None and is not read.
+    """Returns the prompts of round i. A kind that is not fixed must not read
+    the carry, which may be None.
     """
     return prompts
 

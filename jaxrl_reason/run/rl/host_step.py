@@ -10,7 +10,8 @@ piece of this step waits in the queue. On a GPU, the call that queues sampling
 returns when sampling is almost done, so the step waits for the update first.
 Samples come from the parameters that the step updates. With `ahead`, the next
 batch is generated while this batch is verified, with the parameters before this
-update. It is one version stale, and the device never waits for a verifier.
+update. That batch is one version old, and the device never waits for a
+verifier.
 
 With several rounds the functions of `rollouts.rounds` are those of the compiled
 step. A round is generated while the one before it is verified as soon as the
