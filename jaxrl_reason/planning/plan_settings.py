@@ -2,6 +2,7 @@
 
   lean(config, mesh)       -> the recipe on the mesh, without any division
   fitting(planner, config) -> Found: settings that fit the mesh, or None
+  completed(planner, found) -> Found: with the other phases of a step
   faster(planner, found)   -> Found: the same, or faster settings
 
 The settings are the parts in which a batch is generated, the recomputation
@@ -24,6 +25,7 @@ from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.planning import phases
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.prepare import Prepared
+from jaxrl_reason.run.process import chips
 
 # The least recomputation first. 'none' keeps five times as much as 'dots' and
 # saves 2 % of the FLOPs.
@@ -203,6 +205,29 @@ def fitting(planner, config: Run) -> Found | None:
     if found := _trained(planner, made, model__remat=policy):
       return found
   return None
+
+
+def completed(planner, found: Found) -> Found:
+  """Adds the phases of a step that have no settings of their own, such as
+  scoring, or computes them again.
+
+  Raises:
+    DoesNotFit: one of them has no room.
+  """
+  config, has = found.config, planner.machine.chip.hbm
+  parts = planner.parts(config)
+  names = phases.of_a_step(p.name for p in phases.phases(parts))
+  wanted = [n for n in names if n in (planner.only or names)]
+  fitted = asked(planner.only, config.stages[-1], config.rl.path)
+  each = dict(found.phases)
+  for name in wanted:
+    if name not in fitted:
+      (facts,) = planner.facts_of(parts, (name,))
+      if not facts['fits']:
+        needs = facts['needs_gib'] * chips.GIB
+        raise described.DoesNotFit(name, needs, has)
+      each[name] = facts
+  return Found(config, {name: each[name] for name in wanted})
 
 
 def faster(planner, found: Found) -> Found:

@@ -189,7 +189,8 @@ class Planner:
       config = settings.lean(self.config, mesh)
       try:
         made, why = settings.fitting(self, config), 'does not fit'
-      except ValueError as e:  # does not divide
+        made = made and settings.completed(self, made)
+      except ValueError as e:  # does not divide, or scoring does not fit
         made, why = None, str(e)
       if made:
         found.append(made)
@@ -201,9 +202,20 @@ class Planner:
         'change rl.prompts, or rows of a supervised stage'
       )
     found.sort(key=operator.attrgetter('seconds'))
-    few = [settings.faster(self, made) for made in found[:FEW]]
+    few = [self._faster(made) for made in found[:FEW]]
     few.sort(key=operator.attrgetter('seconds'))
     return [self.told(f) for f in few + found[FEW:]] + failed
+
+  def _faster(self, made: settings.Found) -> settings.Found:
+    """Returns the same settings, or faster ones with which all phases fit."""
+    best = settings.faster(self, made)
+    if best is made:
+      return made
+    try:
+      best = settings.completed(self, best)
+    except described.DoesNotFit:
+      return made
+    return min(made, best, key=operator.attrgetter('seconds'))
 
   def told(self, found: settings.Found) -> dict:
     """Returns the facts of the settings that a search found."""

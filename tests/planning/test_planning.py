@@ -814,19 +814,21 @@ def test_the_command_prints_the_largest_batch(monkeypatch):
   assert phase['flops_over_model'] == pytest.approx(1)
 
 
-def searched(monkeypatch, prompts: int, only=()) -> tuple[str, dict]:
+def searched(monkeypatch, prompts: int, only=(), **changes) -> tuple[str, dict]:
   """Runs the command on CPU devices. The update needs 32 GiB divided by the
-  number of micro-batches, and a quarter of that with remat=full. It exchanges
-  least over fsdp.
+  number of micro-batches, and a quarter of that with remat=full. Scoring needs
+  32 GiB divided by the size of fsdp.
   """
   monkeypatch.setattr(described, 'devices', lambda *_: jax.devices())
   config = tiny(
     mesh=(8, 1, 1), stages=('rl',), rl__path='host', rl__parts=1,
-    rl__prompts=prompts, rl__samples=4, rl__steps_per_dispatch=1,
+    rl__prompts=prompts, rl__samples=4, rl__steps_per_dispatch=1, **changes,
   )  # fmt: skip
 
   def measured(phase, mesh, experts):
     needs, flops = 2**30, 1e12 * mesh.shape['tensor']
+    if phase.name == 'score':
+      needs = 2**35 // mesh.shape['fsdp']
     if phase.name == 'update':
       learner = phase.args[0]
       needs = 2**35 // learner.micro_batches
@@ -866,6 +868,20 @@ def test_the_command_finds_settings(monkeypatch):
   text, facts = searched(monkeypatch, 16)
   assert not facts['fits'] and 'does not fit' in text
   assert plan.misfits(facts) == '--search: the recipe fits none of these meshes'
+
+
+def test_a_search_counts_scoring(monkeypatch):
+  """It takes as long as generation and the update here."""
+  shapes = [(1, 2, 4), (1, 8, 1)]
+  monkeypatch.setattr(mesh_search, 'meshes', lambda *_: shapes)
+  text, facts = searched(monkeypatch, 16, rl__loss__kl_coef=0.01)
+  best, other = facts['meshes']
+  why = 'score does not fit: needs 16.0 of 15.8 GiB a chip'
+  assert other == {'mesh': (1, 2, 4), 'why': why} and why in text
+  assert [p['phase'] for p in best['phases']] == ['generate', 'score', 'update']
+  seconds = {p['phase']: p['serial_seconds'] for p in best['phases']}
+  assert best['serial_seconds'] == sum(seconds.values())
+  assert seconds['score'] == seconds['generate'] > 0
 
 
 CALLS = """HloModule m

@@ -8,6 +8,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.planning import abstract, roofline
 from jaxrl_reason.planning import plan_settings as settings
+from jaxrl_reason.planning.described_model import DoesNotFit
 from jaxrl_reason.run.process import chips
 
 # GiB of activations of the whole minibatch, and seconds of its update.
@@ -153,3 +154,21 @@ def test_one_program_and_supervised_stages_are_searched(recipe):
   made = found(planner)
   assert set(made.phases) == {'sft'} and made.config.sft.micro_batches == 2
   assert 'c.sft.update(micro_batches=2' in made.recipe()
+
+
+def test_other_phases_are_compiled_with_the_settings_that_are_faster(recipe):
+  """Settings of the update may change the time of scoring."""
+  recipe.rl.loss.kl_coef = 0.01
+  planner = Planner(recipe, shared=0.5, gather=0.0)
+  first = settings.completed(planner, found(planner))
+  assert list(first.phases) == ['generate', 'score', 'update']
+  best = settings.completed(planner, settings.faster(planner, first))
+  score, update = best.phases['score'], best.phases['update']
+  assert best.config.rl.padding == settings.SHARED
+  assert score['serial_seconds'] == update['serial_seconds']
+  assert score['serial_seconds'] < first.phases['score']['serial_seconds']
+  planner.hbm = 11.0
+  with pytest.raises(DoesNotFit, match='score does not fit: needs 12.0 of'):
+    settings.completed(planner, first)
+  planner.only = 'generate', 'update'
+  assert set(settings.completed(planner, first).phases) == set(planner.only)
