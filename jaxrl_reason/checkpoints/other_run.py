@@ -16,6 +16,7 @@ from etils import epath
 
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.checkpoints import files, manager
+from jaxrl_reason.hosts import reading
 
 # Where the paths of the parameters, and of a critic's, begin in a record.
 PARAMS, CRITIC = 'params/', 'critic/params/'
@@ -128,6 +129,16 @@ def newest_with(
   return newest
 
 
+def stages_until(workdir: epath.PathLike, step: int) -> tuple[str, ...]:
+  """Returns the stages of a run up to that of a checkpoint."""
+  folder = files.absolute(workdir)
+  checkpoints = manager.Checkpoints(folder, keep=1)
+  at = checkpoints.record(step).get('stage', 0)
+  checkpoints.close()
+  stages = reading.json_object(folder / 'config.json')['stages']
+  return tuple(stages[: at + 1])
+
+
 def read_params(
   workdir: epath.Path, step: int | None = None, only: str = ''
 ) -> dict[str, Any]:
@@ -197,6 +208,6 @@ def refuse_as_model(folder: str) -> None:
   if is_run(folder):
     raise ValueError(
       f'model_dir={folder!r} is the workdir of a run: set init_from to start '
-      'from its weights, or make a folder of it with python -m '
-      f'jaxrl convert --from={folder} --to=DIR'
+      f'from its weights, or make a folder of it with jaxrl convert '
+      f'--from={folder} --to=DIR'
     )

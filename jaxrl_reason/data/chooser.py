@@ -197,7 +197,6 @@ def difficulty(example: Mapping[str, Any], of_source: float | None) -> float:
   its worked solution.
   """
   own = (example.get('meta') or {}).get('difficulty')
-  own = (example.get('meta') or {}).get('difficulty')
   if of_source is not None:
     return float(of_source)
   if isinstance(own, int | float) and not isinstance(own, bool):

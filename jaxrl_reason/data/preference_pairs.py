@@ -22,6 +22,7 @@ from jaxrl_reason.data import lengths, pipeline
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.row_fields import text_of
 from jaxrl_reason.data.row_index import BadRow, Index, key_of, opened, rows
+from jaxrl_reason.verifiers.verdict import FAILED
 
 FIELDS = 'prompt', 'chosen', 'rejected'
 KINDS = 'preference', 'reward_model'  # of the stages that learn from pairs
@@ -159,7 +160,7 @@ def _of_rollouts(workdir: epath.Path, key: str, stage: str) -> list[dict]:
   groups = {}
   for file in sorted((workdir / 'rollouts').glob('*.jsonl')):
     for number, row in rows(file):
-      failed = row['truncated'] or row['verdict']['status'] == 'error'
+      failed = row['truncated'] or row['verdict']['status'] in FAILED
       other = stage and row['stage'] != stage
       if failed or other or text_of(row['completion']) is None:
         continue
@@ -169,8 +170,8 @@ def _of_rollouts(workdir: epath.Path, key: str, stage: str) -> list[dict]:
   found = []
   for group in groups.values():
     best, worst = (f(group, key=_reward) for f in (max, min))
-    if best['reward'] > worst['reward']:
-      answers = best['completion'], worst['completion']
+    answers = best['completion'], worst['completion']
+    if best['reward'] > worst['reward'] and answers[0] != answers[1]:
       pair = _pair(dict(zip(FIELDS, (best['prompt'], *answers))))
       found.append(pair | {'place': best['place']})
   if not found:

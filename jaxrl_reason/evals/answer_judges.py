@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 from etils import epath
 
@@ -99,12 +100,31 @@ def judge_name(name: str) -> str:
   except ValueError as e:
     raise ValueError(f'--judge={name!r}: {e}') from e
   run = loading.run_of(found)
-  if run is not None and run.rl.loss.get('sft_on') != VERDICT:
+  if run is not None and section(found, 'rl').loss.get('sft_on') != VERDICT:
     raise ValueError(
       f'--judge={name!r} has no checkpoint with a reward model or a value '
       f'head, and was not trained with rl.loss.sft_on={VERDICT!r}: name '
       'another run, or a folder of weights'
     )
+  return found
+
+
+def section(name: str, kind: str) -> ml_collections.ConfigDict:
+  """Returns the section of a run's newest stage of a kind, with the changes of
+  a named stage.
+
+  Args:
+    name: WORKDIR@step; kind: of the stage, and name of the section.
+  """
+  run, (folder, step) = loading.run_of(name), loading.split_step(name)
+  found = run[kind].copy_and_resolve_references()
+  for stage in reversed(other_run.stages_until(folder, step)):
+    own = run.named.get(stage, {'kind': stage})
+    if own['kind'] == kind:
+      changes = own.get(kind, {})
+      with found.unlocked():
+        found.update(changes)
+      break
   return found
 
 
@@ -136,8 +156,8 @@ def _verdict(judge: loading.Loaded) -> Callable:
     ValueError: names the key of a text that the tokenizer cannot encode, or of
       a verdict that is not one token.
   """
-  run = judge.run and judge.run.rl.get('verdict')
-  texts = VerdictText().to_dict() | (run.to_dict() if run else {})
+  own = judge.run and section(judge.name, 'rl').get('verdict')
+  texts = VerdictText().to_dict() | (own.to_dict() if own else {})
   asks = own_verdicts.made(texts, judge.model, judge.tokenizer, of=judge.name)
 
   def of(params, rows, room):
@@ -170,7 +190,7 @@ def _critic(name: str, head: str, dtype: str, mesh: jax.sharding.Mesh) -> Judge:
   if head == VALUE_HEAD:
     of, whole = _value(critic, tokenizer), False
   else:
-    c = loading.run_of(name).reward_model
+    c = section(name, 'reward_model')
     of, whole = _probability(critic, c, tokenizer), not c.get('labels')
   return Judge(name, params, tokenizer, of, not whole)
 

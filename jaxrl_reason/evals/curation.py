@@ -23,6 +23,7 @@ from jaxrl_reason.data import example_files as files
 from jaxrl_reason.evals import contamination, duplicates, scores
 from jaxrl_reason.evals import evaluation as session
 from jaxrl_reason.evals.suites import Suite, texts
+from jaxrl_reason.verifiers.verdict import FAILED
 
 TRAIN, TEST, FAILING, REMOVED = 'train', 'test', 'failing', 'removed'
 
@@ -137,7 +138,7 @@ def _pass_rates(o: Options, work: Work, bar: Callable) -> dict[int, dict]:
   out = {}
   for at, rows in scores.by_problem(plan[0].cell.rows()).items():
     # Failed verifications do not count for the pass rate.
-    judged = [r for r in rows if r['verdict']['status'] not in scores.FAILED]
+    judged = [r for r in rows if r['verdict']['status'] not in FAILED]
     rate = _mean(map(scores.is_right, judged)) if judged else None
     out[work.left[at]] = {
       'pass_rate': rate,

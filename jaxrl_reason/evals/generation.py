@@ -243,9 +243,12 @@ def to_file(
   records.check_same(done, rows, g.n_samples, out)
   records.note(pathlib.Path(out), settings_of(g, options))
   records.cut_torn(out)
-  # If a prompt has some completions, all of its completions are sampled again.
-  first, n, seconds = len(done) // g.n_samples, 0, 0.0
-  skip = len(done) % g.n_samples
+  if len(done) == len(rows) * g.n_samples:
+    return 0, 0.0
+  # A batch is sampled again as a whole: its longest prompt is that of the
+  # program, and other shapes round differently.
+  first, n, seconds = len(done) // g.n_samples // batch * batch, 0, 0.0
+  skip = len(done) - first * g.n_samples
   with open(out, 'a', encoding='utf-8') as f:
     for start in range(first, len(rows), batch):
       part = rows[start : start + batch]

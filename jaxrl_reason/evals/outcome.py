@@ -165,9 +165,7 @@ def _short(model: str) -> str:
 
 
 def _compared(row: Outcome) -> list[str]:
-  """Lists differences of pass@k whose interval excludes 0, and counts the
-  others.
-  """
+  """Lists differences of pass@k, with their intervals."""
   of = {k: e for k, e in row.against.items() if k.startswith('pass@')}
   if not of:
     return []

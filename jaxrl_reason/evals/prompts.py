@@ -101,6 +101,8 @@ def write(
   """
   tokenizer, stop = found.tokenizer, tuple(found.tokenizer.eos_ids)
   render, is_chat = _renderer(variant, found, suite, system, thinking)
+  if not is_chat or (variant.template == OWN and found.run is not None):
+    _refuse_chat_flags(variant, found, system, thinking)
   if is_chat:
     end = chat.turn_end(chat.load(found.texts), tokenizer)
     stop = stop if end is None or end in stop else (*stop, end)
@@ -115,6 +117,15 @@ def write(
       raise ValueError(f'{suite.name}, problem {i}: its prompt is empty')
     ids.append(row)
   return Written(ids, stop)
+
+
+def _refuse_chat_flags(variant: Variant, found: Loaded, system, thinking):
+  given = {'--system': bool(system), '--thinking': thinking is not None}
+  for flag in (flag for flag, is_set in given.items() if is_set):
+    raise ValueError(
+      f'{flag} has no effect on the prompt {variant.name!r} of {found.name}: '
+      'it needs the prompt chat'
+    )
 
 
 def _asked(variant: Variant, example: dict) -> str:

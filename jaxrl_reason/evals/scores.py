@@ -17,8 +17,8 @@ import numpy as np
 
 from jaxrl_reason.evals import estimators
 from jaxrl_reason.evals.estimators import Estimate
+from jaxrl_reason.verifiers.verdict import FAILED
 
-FAILED = ('error', 'timeout')
 Sums = dict[str, tuple[np.ndarray, np.ndarray]]
 # Metrics that are not between 0 and 1.
 AMOUNTS = ('length', 'entropy', 'logp', 'kl_base')

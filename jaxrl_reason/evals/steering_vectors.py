@@ -29,6 +29,7 @@ from jaxrl_reason.evals import loading
 from jaxrl_reason.models.adapters import steering
 from jaxrl_reason.rollouts.hidden_states import HiddenStates, wrong_layer
 from jaxrl_reason.verifiers import records
+from jaxrl_reason.verifiers.verdict import FAILED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,7 @@ def pairs_of(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping]]:
   seen: dict[Any, list[Mapping]] = {}
   for row in rows:
     verdict = row.get('verdict') or {'status': 'error'}
-    if verdict['status'] == 'error':
+    if verdict['status'] in FAILED:
       continue
     if not isinstance(row.get('prompt'), str):
       raise ValueError('--answers: a line has no text as its prompt')

@@ -195,14 +195,18 @@ def _of_run(split: str, options: dict[str, str], run) -> Suite:
 
 
 def training_of(run: ml_collections.ConfigDict) -> list[str]:
-  """Returns the questions that a run on a finite data set was trained on.
+  """Returns the questions that a run on finite data sets was trained on.
   Procedural tasks keep their splits apart by a hash of the problem.
   """
   data = data_of(run)
-  if tasks.is_known(data.name):
+  if tasks.is_known(data.name) and not data.sources:
     return []
-  train = problems_lib.load(data, run.seed).train
-  return [train[i]['prompt'] for i in range(len(train))]
+  found = problems_lib.load(data, run.seed)
+  parts = found.parts or {data.name: (data, found)}
+  finite = [p for d, p in parts.values() if not tasks.is_known(d.name)]
+  return [
+    part.train[i]['prompt'] for part in finite for i in range(len(part.train))
+  ]
 
 
 def _gsm8k(options: dict[str, str]) -> Suite:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxrl_reason.reports import alarms, metrics_file, panels, state
 from jaxrl_reason.reports import pass_at_k as passk
 from jaxrl_reason.reports.answer_pages import QUANTILES, Answers, Step
-from jaxrl_reason.reports.workdirs import Run
+from jaxrl_reason.reports.workdirs import Run, kind_of
 
 
 class Origin:
@@ -48,7 +48,9 @@ def _average(runs: list[Run], origin: Origin, name: str, stage: str = ''):
   """Returns (steps, mean, low, high) of runs that differ in their seed."""
   found: dict[int, list[float]] = {}
   for run in runs:
-    rows = [r for r in run.rows if stage in ('', r['stage'])]
+    rows = [
+      r for r in run.rows if stage in ('', kind_of(run.config, r['stage']))
+    ]
     for step, value in zip(*metrics_file.series(rows, name)):
       if value is not None:
         found.setdefault(step - origin.of(run), []).append(value)

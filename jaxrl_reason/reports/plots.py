@@ -4,7 +4,7 @@ import re
 
 from etils import epath
 
-from jaxrl_reason.reports import metrics_file, panels
+from jaxrl_reason.reports import metrics_file, panels, workdirs
 from jaxrl_reason.reports.panels import Panel
 
 PANELS = (
@@ -60,11 +60,19 @@ def _names(rows: list[dict], names: tuple[str, ...]) -> list[str]:
   return out
 
 
-def _draw(axes, panel: Panel, rows: list[dict]) -> None:
-  """Draws the metrics of a panel."""
+def _draw(axes, panel: Panel, rows: list[dict], config: dict) -> None:
+  """Draws the metrics of a panel.
+
+  Args:
+    config: of the run, by dotted key.
+  """
   shown = []
   for name in _names(rows, panel.names):
-    own = [r for r in rows if panel.stage in ('', r['stage'])]
+    own = [
+      r
+      for r in rows
+      if panel.stage in ('', workdirs.kind_of(config, r['stage']))
+    ]
     found = zip(*metrics_file.series(own, name))
     points = [(s, v) for s, v in found if v is not None and abs(v) < 1e30]
     if points:
@@ -83,6 +91,8 @@ def curves(workdir: epath.PathLike):
   from matplotlib.figure import Figure  # no pyplot: no display, no state
 
   rows = metrics_file.read(workdir)
+  path = epath.Path(workdir) / 'config.json'
+  config = workdirs.flat(workdirs.whole(path))
   figure = Figure(figsize=(16, 6.5))
   # A fixed layout, because an automatic one costs another drawing.
   figure.subplots_adjust(0.035, 0.07, 0.99, 0.94, wspace=0.18, hspace=0.36)
@@ -90,7 +100,7 @@ def curves(workdir: epath.PathLike):
   for row in rows:
     starts.setdefault(row['stage'], row['step'])
   for axes, panel in zip(figure.subplots(2, 4).flat, PANELS):
-    _draw(axes, panel, rows)
+    _draw(axes, panel, rows, config)
     for stage, step in starts.items():
       axes.axvline(step, color='0.8', linewidth=1, zorder=0)
       axes.text(

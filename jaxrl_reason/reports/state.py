@@ -71,10 +71,15 @@ def changed(run: Run, defaults: dict[str, Any]) -> list[tuple[str, Any, Any]]:
 
 
 def seeds(runs: list[Run]) -> list[list[Run]]:
-  """Groups runs that differ only in their seed."""
+  """Groups runs that differ only in their seed. In a study, each seed has a
+  warm start of its own, whose name ends with the seed.
+  """
   groups: dict[str, list[Run]] = {}
   for run in runs:
     rest = {k: v for k, v in run.config.items() if k != 'seed'}
+    if 'init_from' in rest:
+      end = f'--s{run.config.get("seed")}'
+      rest['init_from'] = str(rest['init_from']).removesuffix(end)
     groups.setdefault(
       repr(sorted(rest.items())) if rest else run.name, []
     ).append(run)

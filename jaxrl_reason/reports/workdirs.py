@@ -7,7 +7,7 @@ Missing files are empty; damaged parts are skipped with a warning.
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from absl import logging
@@ -99,6 +99,14 @@ def read(path: epath.PathLike, name: str = '') -> Run:
       if isinstance(texts, list)
     },
   )
+
+
+def kind_of(config: Mapping[str, Any], stage: str) -> str:
+  """Returns the kind of a stage of metrics, such as rl for rl#2 or a name of
+  `config.named`.
+  """
+  name = stage.partition('#')[0]
+  return config.get(f'named.{name}.kind', name)
 
 
 def ends(found: Sequence[T], stage: Callable[[T], str]) -> tuple[T, T] | None:

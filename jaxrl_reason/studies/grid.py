@@ -5,6 +5,7 @@ configs/studies/*.py have a function `get_study()` that returns a `Study`.
 
 import copy
 import dataclasses
+import math
 import pathlib
 import re
 import runpy
@@ -193,6 +194,11 @@ def check(study: Study) -> None:
       if name not in study.settings:
         near = config_lib.nearest(name, study.settings)
         raise ValueError(f'a claim names {name!r}, which is no setting.{near}')
+    if criterion.metric.startswith('target/') and not criterion.over:
+      raise ValueError(
+        f'a claim about {criterion.metric} of {criterion.of!r} names no other '
+        'setting: it has no value before the run'
+      )
 
 
 def warm_starts(study: Study) -> dict[str, Run]:
@@ -303,10 +309,19 @@ def tuned(study: Study, score: Callable[[str], float]) -> Study:
   """Returns the study with the best value for every setting.
 
   Args:
-    score: name of a setting of `trials` -> its final metric.
+    score: name of a setting of `trials` -> its final metric, -inf without one.
+
+  Raises:
+    ValueError: no value of a setting has a score.
   """
   settings, tried = {}, trials(study).settings
   for name, changes in study.settings.items():
-    own = [k for k in tried if k.rpartition('~')[0] == name]
-    settings[name] = {**changes, **tried[max(own, key=score)]}
+    scores = {k: score(k) for k in tried if k.rpartition('~')[0] == name}
+    best = max(scores, key=scores.get)
+    if not math.isfinite(scores[best]):
+      raise ValueError(
+        f'setting {name!r}: with every value of {study.tuning.key}, a run has '
+        f'diverged or lacks the metric {study.tuning.metric!r}'
+      )
+    settings[name] = {**changes, **tried[best]}
   return dataclasses.replace(study, settings=settings)

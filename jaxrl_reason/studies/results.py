@@ -71,9 +71,16 @@ class Found:
   def gain(self, setting: str, metric: str) -> fits.Value:
     """Returns the gain of a metric since its first value, seed by seed."""
     runs = self.ended(setting).values()
-    return fits.over(
-      [t.last[metric] - t.first[metric] for t in runs if metric in t.last]
-    )
+    both = [t for t in runs if metric in t.last and metric in t.first]
+    return fits.over([t.last[metric] - t.first[metric] for t in both])
+
+  def score(self, setting: str, metric: str) -> float:
+    """Returns the mean of a metric at the end; -inf if a run has diverged or
+    lacks it.
+    """
+    has = [t for t in self.ended(setting).values() if metric in t.last]
+    lacking = len(has) < self.study.seeds
+    return -math.inf if lacking else self.final(setting, metric).mean
 
   def paired(self, setting: str, metric: str) -> fits.Value:
     """Returns the difference to the base setting, seed by seed."""
@@ -100,7 +107,9 @@ class Found:
     return {names[i]: x for i, x in zip(known, p)}
 
   def effects(self, c: verdicts.Criterion) -> tuple[list[float], list[float]]:
-    """Returns the differences of a criterion by seed, and gains of `over`."""
+    """Returns the differences of a criterion by seed, and gains of `over`. A
+    ratio needs values above 0, and a seed without them is left out.
+    """
     of, over = self.ended(c.of), self.ended(c.over or c.of)
     values, gains = [], []
     for seed in sorted(of.keys() & over.keys()):
@@ -108,6 +117,8 @@ class Found:
       if c.metric not in of[seed].last or c.metric not in there:
         continue
       a, b = of[seed].last[c.metric], there[c.metric]
+      if c.ratio and min(a, b) <= 0:
+        continue
       values.append(math.log(a / b) if c.ratio else a - b)
       gains.append(b - over[seed].first.get(c.metric, math.nan))
     return values, gains

@@ -43,7 +43,7 @@ def run(study: Study, out: pathlib.Path, say: Callable[[str], Any]) -> str:
     if found is None:
       return ''
     metric = study.tuning.metric
-    study = grid.tuned(study, lambda name: found.final(name, metric).mean)
+    study = grid.tuned(study, lambda name: found.score(name, metric))
   found = _made(study, out, say)
   if found is None:
     return ''
@@ -57,11 +57,12 @@ def run(study: Study, out: pathlib.Path, say: Callable[[str], Any]) -> str:
 def _made(study: Study, out: pathlib.Path, say) -> outcome.Found | None:
   """Runs the remaining runs of a study; None if a signal ended them."""
   cells = grid.cells(study, str(out / 'warm'))
-  for cell in cells:
-    _refuse_other(out, cell)
   warm = grid.warm_starts(study)
   for name, config in warm.items():
+    _refuse_other(out / 'warm' / name, config)
     _check(f'warm start {name!r}', config)
+  for cell in cells:
+    _refuse_other(_folder(out, cell), cell.config, cell.warm)
   for cell in cells:
     _check(f'setting {cell.setting!r}', cell.config)
   for name, config in warm.items():
@@ -95,14 +96,18 @@ def _folders(cells: Sequence[Cell], out: pathlib.Path) -> dict:
   return {(c.setting, c.seed): _folder(out, c) for c in cells}
 
 
-def _refuse_other(out: pathlib.Path, cell: Cell) -> None:
-  """Refuses a folder whose run was begun with another configuration."""
-  path = _folder(out, cell) / 'config.json'
+def _refuse_other(folder: pathlib.Path, config: Run, warm: str = '') -> None:
+  """Refuses a folder whose run was begun with another configuration.
+
+  Args:
+    warm: name of its warm start, '' without one.
+  """
+  path = folder / 'config.json'
   if not path.exists():
     return
-  before, now = _read(path), cell.config.json_values()
+  before, now = _read(path), config.json_values()
   # The same warm start, for any spelling of the folder.
-  if pathlib.Path(before['init_from']).name == cell.warm:
+  if warm and pathlib.Path(before['init_from']).name == warm:
     before['init_from'] = now['init_from']
   if before != now:
     keys = _differing(before, now)

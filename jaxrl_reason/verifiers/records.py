@@ -272,7 +272,8 @@ def check_same(done: list[dict], rows: list[dict], n: int, out) -> None:
   for i, line in enumerate(done):
     at = line.get('problem'), line.get('sample')
     row = rows[i // n] if i // n < len(rows) else {'': 0}
-    kept = problem_of(row)
+    # A line has its own values of fields such as `model`.
+    kept = {k: v for k, v in problem_of(row).items() if k not in OPTIONAL}
     if at != (i // n, i % n) or any(line.get(k) != v for k, v in kept.items()):
       raise ValueError(
         f'{out}:{i + 1} is of another --file or --n; name another --out'

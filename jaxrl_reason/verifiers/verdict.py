@@ -19,6 +19,7 @@ from jaxrl_reason.verifiers import thoughts
 # parsed: compared by meaning; unparsed: the answer was not parsed, so it was
 # compared as text; no_answer: the completion has no answer.
 STATUSES = ('parsed', 'unparsed', 'no_answer', 'timeout', 'error')
+FAILED = ('timeout', 'error')  # the score is none of the completion
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Verdict:
 
   @property
   def valid(self) -> bool:
-    return self.status not in ('timeout', 'error')
+    return self.status not in FAILED
 
 
 def plain_of(verdict: Verdict) -> dict:

@@ -122,6 +122,13 @@ def test_an_interrupted_file_is_continued(generator, prompts, tmp_path):
   assert generate.to_file(generator, prompts, parts, batch=2) == (0, 0.0)
 
 
+def test_rows_may_have_the_fields_of_a_line(generator, tmp_path):
+  rows, out = tmp_path / 'rows.jsonl', tmp_path / 'out.jsonl'
+  rows.write_text('{"prompt": "1+1=", "model": "other", "temperature": 3}\n')
+  generate.to_file(generator, rows, out, batch=1)
+  assert generate.to_file(generator, rows, out, batch=1) == (0, 0.0)
+
+
 def test_a_file_of_other_settings_is_refused(generator, prompts, tmp_path):
   out = tmp_path / 'out.jsonl'
   generate.to_file(generator, prompts, out, batch=2, template='qa')

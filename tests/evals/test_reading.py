@@ -5,6 +5,7 @@ import types
 
 import pytest
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.evals import cells, contamination, prompts, suites, traces
 from jaxrl_reason.verifiers import tasks
@@ -138,3 +139,31 @@ def test_names_of_files_are_short_and_distinct():
   names = {cells.slug('/a/' + 'x' * 200 + str(i)) for i in range(20)}
   assert len(names) == 20 and all(len(n) <= cells.LONGEST + 2 for n in names)
   assert cells.slug('run:a/b') == 'run_a_b'
+
+
+def test_questions_of_a_mixture_are_searched(tmp_path):
+  """Procedural sources have none."""
+  for name in ('train', 'test'):
+    row = json.dumps({'question': f'{name}: 1+2?', 'answer': '3'})
+    (tmp_path / f'{name}.jsonl').write_text(row + '\n')
+  c = config_lib.default()
+  c.data.sources = {
+    'own': dict(name='files', dir=str(tmp_path), weight=1.0),
+    'sums': dict(name='arithmetic', weight=1.0),
+  }
+  assert suites.training_of(c) == ['train: 1+2?']
+
+
+def test_flags_of_chats_are_refused_for_plain_prompts():
+  variant, problem = prompts.parse('none'), {'prompt': '1+1'}
+  suite = types.SimpleNamespace(name='s', examples=[problem], asks='', train=())
+  tokenizer = tokenizers.CharTokenizer('01+')
+  found = types.SimpleNamespace(
+    name='m', run=None, texts=None, tokenizer=tokenizer
+  )
+  assert prompts.write(variant, found, suite).ids
+  for flag, given in {
+    '--system': {'system': 'Think.'}, '--thinking': {'thinking': False}
+  }.items():  # fmt: skip
+    with pytest.raises(ValueError, match=f'{flag} has no effect on the prompt'):
+      prompts.write(variant, found, suite, **given)

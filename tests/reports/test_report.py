@@ -427,6 +427,9 @@ def test_seeds_are_one_line_with_a_band(tmp_path):
   paths.append(workdir(tmp_path / 'other', 0, 0.0, kl=0.1))
   runs = [workdirs.read(p) for p in paths]
   assert [len(g) for g in state.seeds(runs)] == [3, 1]
+  for run in runs:  # as in a study
+    run.config['init_from'] = f'warm/x--s{run.config["seed"]}'
+  assert [len(g) for g in state.seeds(runs)] == [3, 1]
   figure = figures.of_panel(panels.PANELS[1], runs)
   named = [t for t in figure['data'] if 'name' in t]
   assert [t['name'] for t in named] == [
@@ -800,6 +803,21 @@ def test_100_mb_of_rollouts_open_in_5_seconds(tmp_path):
   page.until('report.painted === 400')
   assert page.errors == []
   page.close()
+
+
+def test_panels_of_rl_have_named_and_repeated_stages(tmp_path):
+  (panel,) = (p for p in panels.PANELS if 'train/kl' in p.names)
+  assert panel.stage == 'rl'
+  rows = [
+    {'step': i, 'stage': stage, 'train/kl': float(i)}
+    for i, stage in enumerate(('sft', 'rl', 'rl#2', 'short', 'short#2'))
+  ]
+  path = workdir(tmp_path / 'a')
+  jsonl(path / 'metrics.jsonl', rows)
+  run = workdirs.read(path)
+  run.config['named.short.kind'] = 'rl'
+  (line,) = (t for t in figures.of_panel(panel, [run])['data'] if 'name' in t)
+  assert line['x'] == [1, 2, 3, 4]
 
 
 def test_an_error_band_ends_with_its_line(tmp_path):

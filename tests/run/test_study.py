@@ -351,6 +351,16 @@ def test_invalid_studies_are_refused():
       grid.check(study(**changes))
 
 
+def test_another_warm_start_is_refused(tmp_path):
+  name, config = next(iter(grid.warm_starts(study()).items()))
+  folder = tmp_path / 'warm' / name
+  folder.mkdir(parents=True)
+  other = config.changed({'sft.steps': 41})
+  (folder / 'config.json').write_text(json.dumps(other.json_values()))
+  with pytest.raises(ValueError, match=f'warm/{name} .*another sft.steps'):
+    session.run(study(), tmp_path, quiet)
+
+
 def test_chosen_settings_keep_their_claims(monkeypatch):
   both = Criterion('m', 'other', 'as_it_is', more_than=0.0)
   alone = Claim('alone', [more('other', 0)])
@@ -478,12 +488,18 @@ def test_a_number_is_tuned_on_seeds_that_are_not_evaluated(
   tuning = Tuning(key, (0.5, 1, 4), 'm', seeds=2)
   s = study(settings=settings, seeds=3, tuning=tuning)
   scores = {'one~0.5': 2.0, 'one~1': 1.0, 'one~4': 0.0, 'two~4': 1.0}
+  scores['two~1'] = 3.0  # of one seed; the other has diverged
 
   def made(study, out, say):
     seen.append(study)
     rows = {name: scores.get(name, 0.5) for name in study.settings}
     told = {
-      name: {0: outcome.Told([], False, {'m': x}, {}, False, {}, {}, {})}
+      name: {
+        seed: outcome.Told(
+          [], (name, seed) == ('two~1', 4), {'m': x}, {}, False, {}, {}, {}
+        )
+        for seed in (3, 4)
+      }
       for name, x in rows.items()
     }
     return outcome.Found(study, told) if len(seen) == 1 else None
@@ -500,6 +516,24 @@ def test_a_number_is_tuned_on_seeds_that_are_not_evaluated(
   assert {c.seed for c in grid.cells(used, 'W')} == {0, 1, 2}
   assert used.settings['one'][key] == pytest.approx(lr / 2)
   assert used.settings['two'][key] == pytest.approx(1.2e-2)
+
+
+def test_values_that_a_difference_cannot_have():
+  """A target has no value before the run, and 0 no logarithm."""
+  claim = Criterion('target/steps', 'b', 'a', less_than=0.0, ratio=True)
+  told = {
+    name: {
+      seed: outcome.Told([], False, {'target/steps': x}, {}, False, {}, {}, {})
+      for seed, x in enumerate(values)
+    }
+    for name, values in {'a': (0.0, 2.0), 'b': (1.0, 4.0)}.items()
+  }
+  found = outcome.Found(study(settings={'a': {}, 'b': {}}), told)
+  assert np.isnan(found.gain('b', 'target/steps').mean)
+  assert found.effects(claim)[0] == [pytest.approx(np.log(2))]
+  alone = Claim('x', [Criterion('target/steps', 'b', less_than=0.0)])
+  with pytest.raises(ValueError, match="target/steps of 'b' names no other"):
+    grid.check(study(settings={'a': {}, 'b': {}}, claims=[alone]))
 
 
 def test_fits_recover_their_laws():
