@@ -124,14 +124,16 @@ class Truncate(Weight):
   def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
     if not self.normalise:
       return {}
-    return {'weights': keep(arrays['mask'], self(arrays)).sum()}
+    mask = arrays['mask']
+    total = keep(mask, self(arrays)).sum()
+    return {'weights': total, 'weight_tokens': row_count(mask).sum()}
 
   def weight(
     self, arrays: Arrays, denominators: Sums
   ) -> tuple[jax.Array, Metrics]:
     w, mask, d = self(arrays), arrays['mask'], denominators
     if self.normalise:
-      w = normalise(w, mask, total=d['weights'], tokens=d['tokens'])
+      w = normalise(w, mask, total=d['weights'], tokens=d['weight_tokens'])
     return w, moments(w, mask, d, prefix='weight')
 
 

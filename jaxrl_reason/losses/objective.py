@@ -175,17 +175,23 @@ def denominators(
   old_logp: Array | None = None,
   sampler_logp: Array | None = None,
   sft_mask: Array | None = None,
+  is_offpolicy: Array | None = None,
   axis_name: Any = None,
 ) -> dict[str, jax.Array]:
   """Computes the divisors of the whole batch, once, before micro-batching.
 
   A dict of scalars: 'tokens', 'rows', 'nonempty', 'length', and if the settings
-  need them 'weights' (sum of the correction weights) and 'sft_tokens'. Inside
-  `shard_map`, `axis_name` adds over the mesh axis.
+  need them 'weights' and 'weight_tokens' (sum and number of the correction
+  weights) and 'sft_tokens'. Tokens with a loss of their own (`is_offpolicy`)
+  have no weight. Inside `shard_map`, `axis_name` adds over the mesh axis.
   """
   o, arrays = objective_of(settings), checked(locals())
   arrays['at_sampling'] = old_logp
-  sums = [part.sums(arrays) for part in (*o.weights, *o.terms.values())]
+  own = arrays
+  if o.offpolicy is not None and is_offpolicy is not None:
+    own = {**arrays, 'mask': as_mask(mask) & ~as_mask(is_offpolicy)}
+  sums = [part.sums(own) for part in o.weights]
+  sums += [part.sums(arrays) for part in o.terms.values()]
   sums = {name: x for more in sums for name, x in more.items()}
   length = o.aggregation.length
   return counts(mask, length=length, axis_name=axis_name, sums=sums)
@@ -316,6 +322,7 @@ def whole_batch(o: Objective, arrays: Arrays) -> dict[str, jax.Array]:
     old_logp=stop(logp) if old_logp is None else old_logp,
     sampler_logp=arrays['sampler_logp'],
     sft_mask=arrays['sft_mask'],
+    is_offpolicy=arrays['is_offpolicy'],
   )
 
 

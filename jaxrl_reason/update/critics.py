@@ -171,12 +171,14 @@ def _implicit_reward(critic: Critic, params, policy, batch) -> jax.Array:
 
 
 def _prm_loss(critic: Critic, params, policy, batch, target, denominators):
-  """Computes the cross-entropy of correctness on the summed implicit reward."""
+  """Computes the cross-entropy of correctness on the summed implicit reward. A
+  row is correct if its first reward part is above 0.5.
+  """
   del target
   rows = losses.implicit_prm(
     _prm_logp(critic, params, policy, batch),
     batch.ref_logp,
-    batch.reward > critic.objective['threshold'],
+    batch.reward_parts[:, 0] > 0.5,
     batch.mask,
     valid=batch.reward_valid,
   )

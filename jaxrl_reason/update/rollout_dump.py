@@ -69,8 +69,10 @@ def _arrays(step: Step) -> dict[str, jax.Array]:
   those of the trainer before the update.
   """
   learner, state, sampled = step.learner, step.state, step.sampled
-  mask = trained_rows.mask(learner, step.batch)
-  batch: Batch = step.batch.replace(mask=mask)
+  batch: Batch = step.batch
+  if batch.forced is not None:
+    batch = trained_rows.with_forced(batch)
+  batch = batch.replace(mask=trained_rows.mask(learner, batch))
   if learner.reads_before:
     batch = scoring.add_arrays(learner, state, batch, step.sampling)
   pieces = learner.minibatches * learner.micro_batches

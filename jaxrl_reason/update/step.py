@@ -198,10 +198,9 @@ def gradients(
 
 
 def _minibatch_stats(learner: Learner, batch: Batch, coefs, key) -> dict:
-  """Computes the minibatch statistics that every micro-batch needs, such as
-  token counts.
-  """
+  """Computes the sums over a minibatch that every micro-batch needs."""
   given = dict(old_logp=batch.old_logp, sampler_logp=batch.sampler_logp)
+  given['is_offpolicy'] = batch.is_offpolicy
   given['sft_mask'] = trained_rows.likelihood_mask(learner, batch)
   denominators = losses.denominators(learner.objective, batch.mask, **given)
   return {'denominators': denominators, 'coefs': coefs, 'key': key}

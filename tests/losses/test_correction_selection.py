@@ -67,6 +67,37 @@ def test_normalised_weights_in_the_loss():
   close(loss, -2.25 / 5.75, 1e-5)
 
 
+def test_weights_are_normalised_over_the_tokens_that_have_one():
+  """The second row, except for its first token, is of another policy: the
+  weights 2, 1/4 and 1 sum to 13/4 over 3 tokens.
+  """
+  s = {'correction': 'truncate', 'correction_normalise': True}
+  s |= {'offpolicy': 'sft', 'aggregation': 'token_sum'}
+  off = jnp.array([[0, 0, 0], [0, 1, 1]])
+  run = functools.partial(
+    losses.policy_loss,
+    library.resolve(s),
+    OLD,
+    jnp.ones(2),
+    MASK,
+    old_logp=OLD,
+    sampler_logp=SAMPLER,
+    is_offpolicy=off,
+  )
+  loss, metrics = run()
+  others = -OLD[1, 1:].sum()
+  close(loss, -3 + others, 1e-5)
+  divisors = losses.denominators(
+    library.resolve(s),
+    MASK,
+    old_logp=OLD,
+    sampler_logp=SAMPLER,
+    is_offpolicy=off,
+  )
+  close(divisors['weights'], 13 / 4, 1e-6)
+  close(run(denominators=divisors)[0], loss, 1e-6)
+
+
 def test_decoupled_ppo_is_a_correction():
   """The clipped proximal ratio is multiplied by proximal / behaviour, which has
   no bound.

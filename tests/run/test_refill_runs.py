@@ -319,12 +319,18 @@ def test_hints_are_trained_on_if_set(tmp_path, path):
   assert a['train/length_mean'] == b['train/length_mean']
   # A record has the hint as a turn of its own.
   (last,) = (tmp_path / 'True' / 'rollouts').glob('*6.jsonl')
+  forced = 0
   for _, row in records.read(last):
     hint, own = row['conversation']
     assert (hint['role'], own['role']) == ('hint', 'policy')
     assert hint['content'] and own['content'] == row['completion']
     told = ''.join(row['tokens']['text'])
     assert told == hint['content'] + own['content']
+    # The problem ends with '='; the tokens after it are trained on.
+    n, known = len(hint['content']), hint['content'].rfind('=') + 1
+    assert n == 8 and all(row['tokens']['trained'][known:])
+    forced += n - known
+  assert forced > 0
 
 
 def test_demonstrations_if_no_sample_was_correct(tmp_path):

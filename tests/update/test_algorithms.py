@@ -208,6 +208,26 @@ def test_a_critic_of_adapters_shares_the_frozen_base(batch, name):
   assert np.any(got)
 
 
+def test_a_process_reward_model_is_trained_on_correctness(batch):
+  """Terms that are added to the reward change no label."""
+  critic, params = learner('prime').critic, L.model_and_params()[1]
+  ones = jnp.ones(len(batch.reward))
+  batch = batch.replace(ref_logp=batch.sampler_logp - 1)
+
+  def loss(total, right):
+    rows = batch.replace(
+      reward=total * ones, reward_parts=jnp.stack([right * ones, ones], axis=1)
+    )
+    given = rows, None, {'rows': len(ones)}
+    return critics.loss_fn(params, critic, params, *given)[0]
+
+  # beta = 0.05 times log pi / ref, which is about 1 nat per token.
+  logit = 0.05 * np.asarray(batch.mask.sum(axis=1))
+  want = np.mean(np.log1p(np.exp([logit, -logit])), axis=1)
+  got = [loss(0.3, 0.0), loss(-0.3, 1.0)]
+  np.testing.assert_allclose(got, want, rtol=1e-3)
+
+
 def test_the_policy_does_not_change_while_its_critic_warms_up(batch):
   learn = learner('ppo')
   critic = dataclasses.replace(learn.critic, warmup_updates=1)
