@@ -89,6 +89,7 @@ class Extra(Rounds):
   groups: int
   by: str
   n = 2
+  name = 'extra'
 
   def ask(self, control, carry: tuple, prompts: Prompts, i) -> Prompts:
     """Returns the prompts [B,...], then those of the further groups [E,...]."""

@@ -91,6 +91,7 @@ class Hints(Rounds):
   at: tuple[float, ...]
   values: tuple[float, ...]
   learn: bool = False
+  name = 'hints'
 
   @property
   def n(self) -> int:

@@ -98,6 +98,7 @@ class _UnderWay:
   Attributes:
     outs: Rollouts of the pieces; best: the greedy one, or None.
     drawn_by: (root, step), which determine the noise.
+    sampling: settings of the samples.
     pieces: number of pieces of the round; `outs` has those queued so far.
     examples, noise: of this process's problems, for rewards, after the first
       piece is submitted.
@@ -111,6 +112,7 @@ class _UnderWay:
   outs: list[Rollout]
   best: Rollout | None
   drawn_by: tuple
+  sampling: Sampling
   pieces: int
   examples: list[dict] | None = None
   noise: list | None = None
@@ -196,7 +198,7 @@ class HostSource:
     b = len(prompts.tokens)
     ids = np.arange(b * g, dtype=np.int32).reshape(-1, g)
     pieces = self.pieces if b % self.pieces == 0 else 1
-    batch = _UnderWay(asked, [], None, (root, step), pieces)
+    batch = _UnderWay(asked, [], None, (root, step), sampling, pieces)
     for i in range(pieces):
       if submit_each and batch.outs:
         self._submit_pieces(batch, control)
@@ -219,6 +221,11 @@ class HostSource:
   def started(self) -> int:
     """Counts the unfinished rounds."""
     return len(self._under_way)
+
+  @property
+  def sampled_with(self) -> Sampling:
+    """Returns the sampling settings of the oldest unfinished round."""
+    return self._under_way[0].sampling
 
   def submit(self, control: dict | None) -> tuple[Prompts, list[Rollout]]:
     """Submits the oldest round to the pool, waiting for each of its pieces.

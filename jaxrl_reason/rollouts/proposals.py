@@ -57,7 +57,7 @@ class ProposalSource:
     asked = requests(prompts, self.ask)
     first = self.proposer(params, control, asked, root, *rest)
     tasks, fine = self.problems(prompts, first.rollout, stop)
-    root = key_of_round(root, 1)
+    root = key_of_round(root, 'proposals', 1)
     second = self.solver(params, control, tasks, root, *rest)
     if self.by_role:
       first, second = (with_role(x, i) for i, x in enumerate((first, second)))

@@ -50,7 +50,9 @@ class Rounds:
     n: rounds at most.
     fixed: every round runs, and rounds may differ in size. Otherwise rounds run
       while `more` returns true, and have one size.
-    name: of its memory in `TrainState.control`; '': it has no memory.
+    name: of the kind, and of its memory in `TrainState.control` if it has one.
+      It determines the noise of rounds, so nested kinds of several rounds have
+      different names.
     only_asks: a step has one round, whose trajectories stay as they are.
     reads_demos: `finish` reads the rewards of the reference solutions.
   """
@@ -131,11 +133,18 @@ class Tally(NamedTuple):
   account: Account | None = None
 
 
-def key_of_round(root: jax.Array, index: jax.Array | int) -> jax.Array:
-  """Derives the key of a round; round 0 has the run's own key."""
+def key_of_round(
+  root: jax.Array, name: str, index: jax.Array | int
+) -> jax.Array:
+  """Derives the key of a round; round 0 has the key of the rounds around it.
+
+  Args:
+    name: of the kind. Without it, a round of an inner kind would have the key
+      of an outer round.
+  """
   if isinstance(index, int) and index == 0:
     return root
-  other = jax.random.fold_in(trees.named_key(root, 'round'), index)
+  other = jax.random.fold_in(trees.named_key(root, f'{name} round'), index)
   return jnp.where(jnp.asarray(index) > 0, other, root)
 
 
@@ -249,7 +258,8 @@ class RoundsSource:
 
     def generate(carry, i):
       asked = kind.ask(control, carry, prompts, i)
-      return self.source(params, control, asked, key_of_round(root, i), *rest)
+      key = key_of_round(root, kind.name, i)
+      return self.source(params, control, asked, key, *rest)
 
     if kind.fixed:
       tally = Tally(())

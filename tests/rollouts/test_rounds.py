@@ -1,5 +1,7 @@
 """Kinds of rounds can be nested, in the compiled step and on the host."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import learning as L
@@ -58,6 +60,17 @@ def run(kinds, asked, reward=solves, control=CONTROL, **source):
 
 def hinting():
   return hints.Hints(4, 'failed', 'step', (0.0,), (0.5,))
+
+
+def test_rounds_of_nested_kinds_share_no_key():
+  kinds = hinting(), extra.Extra(4, 'hard'), refill.Refill(DEAD, 2)
+  for inner, outer in itertools.permutations(kinds, 2):
+    keys = set()
+    for i, j in itertools.product(range(3), repeat=2):
+      key = rounds.key_of_round(L.ROOT, outer.name, i)
+      key = rounds.key_of_round(key, inner.name, jnp.int32(j))
+      keys.add(tuple(jax.random.key_data(key).tolist()))
+    assert len(keys) == 9
 
 
 def test_refill_around_hints_counts_every_round_that_was_run():

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason.base import Reward, Trajectories
+from jaxrl_reason.base import Reward, TrainState, Trajectories
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.parts import Chain, Part
 from jaxrl_reason.rollouts import host
 from jaxrl_reason.rollouts.fused import FusedSource, Generation, key_of
 from jaxrl_reason.run.rl import host_step as host_step_lib
@@ -121,7 +122,7 @@ def test_every_verdict_of_a_round_is_waited_for_by_name():
   out = types.SimpleNamespace(episode=None)
   futures = [future(L.B * L.G)], future(L.B), future(L.B)
   source._under_way.append(
-    host._UnderWay(None, [out], out, (), 1, None, None, None, *futures)
+    host._UnderWay(None, [out], out, (), None, 1, None, None, None, *futures)
   )
   source.take()
   assert seen == ['waiting'] * 3 and source.wait.text() == ''
@@ -182,6 +183,41 @@ def judged(out, examples):
   rows = zip(np.asarray(out.tokens), np.asarray(out.length))
   texts = [L.TOKENIZER.decode(row[:n].tolist()) for row, n in rows]
   return [verdict(text, examples[i // L.G]) for i, text in enumerate(texts)]
+
+
+class Growing(Part):
+  """Samples with the temperature in its memory."""
+
+  name = 'growing'
+
+  def sampling(self, memory, sampling):
+    return sampling.replace(temperature=memory)
+
+
+def test_a_batch_is_trained_on_with_the_settings_of_its_samples():
+  """Also if it was started before the update that changed them."""
+  learner = L.learner(chain=Chain((Growing(),)))
+  right = Verdict(1.0, parts=dict.fromkeys(L.PARTS, 1.0))
+  step, _ = host_step(learner, lambda *_: right, parts=1, ahead=True)
+  source, drawn, used = step.source, [], []
+
+  def generate(params, prompts, root, step, sampling, *rest):
+    drawn.append(sampling.temperature)
+    return types.SimpleNamespace(episode=None)
+
+  def learn(learner, state, *given):
+    used.append(given[-1].temperature)
+    return state.replace(control={'growing': used[-1] + len(used)}), {}
+
+  source.generate = generate
+  source._cases = lambda *_: [('', {})] * (L.B * L.G)
+  step._score = lambda *given: used.append(given[-1].temperature)
+  step._learn = learn
+  state = TrainState(jnp.int32(0), None, None, control={'growing': 2.0})
+  for more in (True, True, False):
+    state, *_ = step(state, more)
+  assert used == [x for x in drawn for _ in range(2)]
+  assert drawn == [2.0, 2.0, 4.0]
 
 
 def test_a_step_ahead_is_the_same_step_of_earlier_parameters():

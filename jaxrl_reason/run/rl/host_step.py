@@ -27,6 +27,7 @@ import jax
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Prompts, TrainState, Trajectories
+from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import rounds
 from jaxrl_reason.rollouts.host import Answered, Asked, HostSource
 from jaxrl_reason.rollouts.rounds import Rounds
@@ -104,13 +105,14 @@ class HostStep:
     begun = time.monotonic() if waited else begun
     seconds |= waited
     prompts, outs = source.submit(state.control)
+    sampling = source.sampled_with
     submitted = time.monotonic()
     if self.ahead and more:
       step = state.step + 1
       self._start(state, self._asked(state, step), source.root, step)
     generated = time.monotonic()
     static = self.learner, source.n_samples, len(source.part_names)
-    batch = self._score(*static, state, prompts, outs, source.sampling)
+    batch = self._score(*static, state, prompts, outs, sampling)
     answered = source.take()
     verified = time.monotonic()
     seconds |= {
@@ -120,7 +122,7 @@ class HostStep:
       'stale_steps': float(stale),
     }
     rewards = self.to_device((answered.reward, answered.greedy))
-    given = batch, *rewards, source.root, source.sampling
+    given = batch, *rewards, source.root, sampling
     state, metrics = self._learn(self.learner, state, *given)
     self._updating = metrics, verified
     return Made(state, metrics, seconds, [answered])
@@ -149,10 +151,12 @@ class HostStep:
     Args:
       submit_each: see `HostSource.start`.
     """
-    chain = self.learner.chain
-    sampling = chain.sampling(state.control, self.source.sampling)
-    given = state.params, step, state.step, asked, root, sampling
+    given = state.params, step, state.step, asked, root, self._sampling(state)
     self.source.start(*given, state.control, submit_each=submit_each)
+
+  def _sampling(self, state: TrainState) -> Sampling:
+    """Returns the settings of samples that are drawn by a state."""
+    return self.learner.chain.sampling(state.control, self.source.sampling)
 
   # --- several rounds ------------------------------------------------------
 
@@ -161,7 +165,7 @@ class HostStep:
     asked, source = self.questions(state.control, state.step), self.source
     step = _Collected(state, asked.problem)
     found = self._collect(step, len(self.kinds) - 1, asked.prompts, source.root)
-    given = found, source.root, source.sampling
+    given = found, source.root, self._sampling(state)
     state, metrics = self._learn_rounds(self.learner, state, *given)
     self._updating = metrics, time.monotonic()
     return Made(state, metrics, seconds | step.seconds, step.answers)
@@ -180,7 +184,7 @@ class HostStep:
       if not self.source.started:  # otherwise it was started ahead
         carry = tally.carry if tally and kind.fixed else ()
         asked = self._ask(kind, control, carry, prompts, i)
-        key = rounds.key_of_round(root, i)
+        key = rounds.key_of_round(root, kind.name, i)
       if level > 0:
         found = self._collect(step, level - 1, asked, key)
       else:
@@ -218,7 +222,8 @@ class HostStep:
     if needed:
       kind, tally, asked, root, i = follow
       asked = self._ask(kind, step.state.control, None, asked, i)
-      self._start_round(step, asked, rounds.key_of_round(root, i))
+      key = rounds.key_of_round(root, kind.name, i)
+      self._start_round(step, asked, key)
       step.seconds['rounds_ahead'] += 1
     waiting = time.monotonic()
     answered = self.source.take()
