@@ -241,13 +241,14 @@ class Loop:
       keep: function of (step, state, record) that saves to the workdir, or to
         the hosts' disks.
     """
-    stats = self.stage.stats
+    stats, invalid = self.stage.stats, self.stage.invalid
     record = {
       'stage': self.index,
       'done': self.done,
       'finished': self.ended,
       'data': self.stage.data.get_state(),
       'stats': stats and stats.get_state(),
+      'invalid': invalid and invalid.get_state(),
     }
     hosts.at(doing='saving')
     kind = 'save' if keep == self.checkpoints.save else 'emergency'

@@ -74,6 +74,7 @@ class Stage:
       [K].
     steps_per_dispatch: K.
     stats: statistics of recurring prompts, or None.
+    invalid: counts of invalid rewards, or None.
     wait: returns a text about the wait for the verifier.
     under_way: whether a batch has been started that no step has trained on; a
       checkpoint does not contain it.
@@ -87,6 +88,7 @@ class Stage:
   dispatch: Callable
   steps_per_dispatch: int
   stats: PromptStats | None = None
+  invalid: InvalidRewards | None = None
   wait: VerifierWait = dataclasses.field(default_factory=VerifierWait)
   under_way: Callable[[], bool] = lambda: False
   close: Callable = lambda: None
@@ -380,5 +382,6 @@ def _host(
     return source.started > 0
 
   return Stage(
-    learn, where, data, dispatch, 1, stats, source.wait, under_way, close
+    *(learn, where, data, dispatch, 1, stats, invalid),
+    *(source.wait, under_way, close),
   )

@@ -256,6 +256,8 @@ def _restore_data(stage: stages.Stage, record: dict) -> None:
   stage.data.set_state(record['data'])
   if stage.stats is not None:
     stage.stats.set_state(record['stats'])
+  if stage.invalid is not None and record.get('invalid'):
+    stage.invalid.set_state(record['invalid'])
 
 
 def _checkpoints(

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from test_recipe_features import recipe
 
-from jaxrl_reason.rollouts.host import RewardFailed
+from jaxrl_reason.base import Reward
+from jaxrl_reason.rollouts.host import Answered, RewardFailed
 from jaxrl_reason.run import train
 from jaxrl_reason.run.process import compile_log, goodput
+from jaxrl_reason.run.rl.invalid_rewards import InvalidRewards
 from jaxrl_reason.verifiers.pool import VerifierPool
+from jaxrl_reason.verifiers.verdict import Verdict
 
 REWARDS = """
 import time, zlib
@@ -107,3 +110,22 @@ def test_the_wait_for_a_verifier_is_not_training_time(monkeypatch):
   told = spent.metrics()
   assert told['perf/goodput'] == 2 / 10
   assert told['perf/spent/verification_s'] == 6
+
+
+def test_an_interval_continues_after_a_resume():
+  """Its counts are those of an uninterrupted run, also the first failure."""
+  bad = Verdict(0.0, 'timeout', detail='10 s')
+  valid = np.array([True, False, False])
+  answered = Answered(Reward(0, 0, valid), None, None, None, [bad])
+  whole = answered._replace(reward=Reward(0, 0, valid | True), verdicts=[])
+  before = InvalidRewards(1.0, 4, print)
+  for _ in range(3):
+    before.add([answered])
+  said = []
+  resumed = InvalidRewards(1.0, 4, said.append)
+  resumed.set_state(json.loads(json.dumps(before.get_state())))
+  for _ in range(5):
+    resumed.add([whole])
+  assert len(said) == 1
+  assert said[0].startswith('6 of 12 rewards of 4 steps are invalid (50%)')
+  assert 'timeout: 10 s' in said[0]

@@ -6,12 +6,16 @@ biased sample of the completions.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from jaxrl_reason.rollouts.host import Answered, RewardFailed
 
+STATE = 'steps', 'rows', 'invalid', 'first', 'reported'
+
 
 class InvalidRewards:
-  """Counts invalid rewards over an interval of steps, on all hosts.
+  """Counts invalid rewards over an interval of steps, on all hosts; part of a
+  checkpoint.
 
   Args:
     limit: share of invalid rewards in an interval above which the run stops.
@@ -27,6 +31,15 @@ class InvalidRewards:
   def _clear(self) -> None:
     self._steps = self._rows = self._invalid = 0
     self._first = ''
+
+  def get_state(self) -> dict[str, Any]:
+    """Returns the counts of the unfinished interval."""
+    return {name: getattr(self, f'_{name}') for name in STATE}
+
+  def set_state(self, state: dict[str, Any]) -> None:
+    """Continues the interval of `get_state`."""
+    for name in STATE:
+      setattr(self, f'_{name}', state[name])
 
   def add(self, answers: Iterable[Answered]) -> None:
     """Counts the verdicts of a step.
