@@ -9,9 +9,11 @@
   hinted_solve_rate   f32 [], the solve rate of rows that begin with a hint, in
                       stages with hints
 
-Means are exponential, over about the last ten batches; the first batch sets
-them. Rows that begin with a hint, and demonstrations, are excluded from
-solve_rate and mean_length, because they do not measure the policy alone.
+Means are exponential, over about the last ten batches; the first batch with a
+row to count sets each of them. Before it, a mean is -0.0: rewards and hints
+read 0, and the sign distinguishes it from a mean of 0. Rows that begin with a
+hint, and demonstrations, are excluded from solve_rate and mean_length, because
+they do not measure the policy alone.
 """
 
 import dataclasses
@@ -23,6 +25,7 @@ from jaxrl_reason.base import Metrics, Outcomes
 from jaxrl_reason.parts import Part, Step
 
 KEEP = 0.9  # decay of a mean per batch
+NONE = -0.0  # of a mean without a row; a mean of rows is never negative
 CONTROL = 'progress'
 NAMES = ('step', 'solve_rate', 'mean_length')
 HINTED = 'hinted_solve_rate'
@@ -46,8 +49,8 @@ class Progress(Part):
 
   def init(self, total: jax.Array | None = None) -> dict[str, jax.Array]:
     """Returns the progress before the first batch."""
-    means = dict.fromkeys(NAMES, jnp.float32(0)) | {'step': jnp.int32(0)}
-    return means | ({HINTED: jnp.float32(0)} if self.hinted else {})
+    means = dict.fromkeys(NAMES, jnp.float32(NONE)) | {'step': jnp.int32(0)}
+    return means | ({HINTED: jnp.float32(NONE)} if self.hinted else {})
 
   def before(self, memory: dict, step: Step) -> tuple[dict, Step, Metrics]:
     """Adds a step's outcomes to the means."""
@@ -71,7 +74,8 @@ def observe(before: dict, seen: Outcomes) -> dict[str, jax.Array]:
     counted[HINTED] = right, hinted & seen.reward_valid
   for name, (x, rows) in counted.items():
     now = jnp.sum(jnp.where(rows, x, 0)) / jnp.maximum(rows.sum(), 1)
-    keep = jnp.where(before['step'] > 0, KEEP, 0.0)
-    keep = jnp.where(jnp.any(rows), keep, 1.0)
-    after[name] = keep * before[name] + (1 - keep) * now
+    old = before[name]
+    mean = jnp.where(jnp.signbit(old), now, KEEP * old + (1 - KEEP) * now)
+    # A select keeps the sign of zero, a product by 1 might not.
+    after[name] = jnp.where(jnp.any(rows), mean, old)
   return after

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxrl_reason import sharding
-from jaxrl_reason.base import Reward
+from jaxrl_reason.base import Outcomes, Reward
 from jaxrl_reason.planning import costs
 from jaxrl_reason.rollouts import (
   extra,
@@ -162,3 +162,23 @@ def test_a_plan_counts_every_round(kinds, alone, columns, times):
   one = flops(alone, prompts())
   assert one > 0
   assert flops(kinds, prompts(columns)) == pytest.approx(times * one)
+
+
+def test_the_first_batch_with_rows_sets_a_mean():
+  """A constant rate is its mean, whenever the first row comes."""
+  n, step = 4, jax.jit(progress.observe)
+  for rate, empty in itertools.product((0.0, 1.0), (0, 2)):
+    known = progress.Progress(True).init()
+    for i in range(empty + 3):
+      valid, hinted = jnp.arange(n) >= (n if i < empty else 0), i % 2 == 1
+      seen = Outcomes(
+        jnp.full(n, rate), jnp.full((n, 1), rate), valid,
+        jnp.arange(n), jnp.zeros(n, bool), jnp.full(n, 5),
+        is_hinted=jnp.full(n, hinted),
+      )  # fmt: skip
+      known = step(known, seen)
+      if i < empty:
+        assert known['solve_rate'] == known['mean_length'] == 0
+    want = {'solve_rate': rate, 'mean_length': 5, 'hinted_solve_rate': rate}
+    for name, x in want.items():
+      np.testing.assert_allclose(known[name], x, rtol=1e-6)
