@@ -8,6 +8,7 @@ class PromptStats:
 
   Attributes:
     tried, solved: int64 [n], samples with a verdict, and correct ones.
+      Demonstrations, and rows that begin with a hint, do not count.
   """
 
   def __init__(self, n: int):

@@ -78,6 +78,7 @@ class Answered(NamedTuple):
 
   Attributes:
     reward: of all rows [N,...], on the host.
+    helped: bool [N], rows that are demonstrations or begin with a hint.
     greedy: of the greedy completions [B,...], or None.
     demo: of the reference solutions [B,...], or None.
     ids: int [b], of the problems of this process.
@@ -85,6 +86,7 @@ class Answered(NamedTuple):
   """
 
   reward: Reward
+  helped: np.ndarray
   greedy: Reward | None
   demo: Reward | None
   ids: np.ndarray
@@ -288,25 +290,26 @@ class HostSource:
     batch = self._under_way.popleft()
     with self.wait.on(self.pool):
       verdicts = [future.result() for future in batch.futures]
+      rest = batch.best_future, batch.demo_future
+      greedy, solutions = (future and future.result() for future in rest)
     self.judged = time.monotonic()
     pieces = [
-      (self._reward(found, out), np.array(found, object))
+      (self._reward(found, out), np.array(found, object), self._is_demo(out))
       for found, out in zip(verdicts, batch.outs)
     ]
-    own, told = batch_lib.interleaved(pieces, self.n_samples, np)
+    own, told, helped = batch_lib.interleaved(pieces, self.n_samples, np)
+    if (hinted := batch.asked.prompts.is_hinted) is not None:
+      helped = helped | np.repeat(self.to_host(hinted), self.n_samples)
     failed = np.array([verdict.status == 'error' for verdict in told])
-    reward, failed = self.all_rows((own, failed))
+    reward, failed, helped = self.all_rows((own, failed, helped))
     self._refuse_failed(failed, told.tolist())
-    best = demo = None
-    if batch.best_future is not None:
-      with self.wait.on(self.pool):
-        verdicts = batch.best_future.result()
-      best = self.all_rows(self._reward(verdicts, batch.best))
-    if batch.demo_future is not None:
-      with self.wait.on(self.pool):
-        verdicts = batch.demo_future.result()
-      demo = self.all_rows(to_reward(verdicts, self.part_names))
-    return Answered(reward, best, demo, batch.ids, told)
+    best = greedy and self.all_rows(self._reward(greedy, batch.best))
+    demo = solutions and self.all_rows(to_reward(solutions, self.part_names))
+    return Answered(reward, helped, best, demo, batch.ids, told)
+
+  def _is_demo(self, out: Rollout) -> np.ndarray:
+    demo = out.is_demo
+    return self.to_host(out.length) < 0 if demo is None else self.to_host(demo)
 
   def _problems(self, batch: _UnderWay) -> list[dict]:
     """Returns the problems [b] of this process; waits for their ids."""

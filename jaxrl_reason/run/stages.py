@@ -372,7 +372,7 @@ def _host(
       for answered in answers:
         ids = np.repeat(sources.everyone(mesh, answered.ids), c.samples)
         reward = answered.reward
-        stats.add(ids, reward.parts[:, 0], reward.valid)
+        stats.add(ids, reward.parts[:, 0], reward.valid & ~answered.helped)
       host |= stats.metrics()
     if 'rollouts' in metrics:
       metrics['rollouts']['verdicts'] = sources.verdicts_by_row(mesh, answers)

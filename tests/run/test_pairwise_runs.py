@@ -38,6 +38,7 @@ def test_each_completion_meets_those_of_its_problem(tmp_path):
     assert server.requests
   found = rows(tmp_path / 'run')
   assert [row['train/reward/better'] for row in found] == [0.5, 0.5]
+  assert found[-1]['data/never_solved'] == 1  # by samples of the policy
   files = sorted((tmp_path / 'run/rollouts').glob('*.jsonl'))
   records = [json.loads(x) for f in files for x in f.read_text().splitlines()]
   assert records

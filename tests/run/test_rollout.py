@@ -119,13 +119,36 @@ def test_every_verdict_of_a_round_is_waited_for_by_name():
 
     return types.SimpleNamespace(result=result)
 
-  out = types.SimpleNamespace(episode=None)
+  length = np.ones(L.B * L.G)
+  out = types.SimpleNamespace(episode=None, length=length, is_demo=None)
+  asked = problems_of(L.prompts(), EXAMPLES)
   futures = [future(L.B * L.G)], future(L.B), future(L.B)
   source._under_way.append(
-    host._UnderWay(None, [out], out, (), None, 1, None, None, None, *futures)
+    host._UnderWay(asked, [out], out, (), None, 1, None, None, None, *futures)
   )
   source.take()
   assert seen == ['waiting'] * 3 and source.wait.text() == ''
+
+
+def test_rows_with_a_demonstration_or_a_hint_are_marked():
+  """Pieces have every second problem, and all rows are in the order of the
+  problems.
+  """
+  step, _ = host_step(L.learner())
+  outs = [
+    types.SimpleNamespace(
+      episode=None, is_demo=np.arange(L.B // 2 * L.G) % L.G == L.G - 1
+    )
+  ] * 2
+  prompts = L.prompts().replace(is_hinted=np.arange(L.B) == 2)
+  answers = [Verdict(1.0)] * (L.B // 2 * L.G)
+  futures = [types.SimpleNamespace(result=lambda: answers)] * 2
+  given = problems_of(prompts, EXAMPLES), outs, None, (), None, 2
+  step.source._under_way.append(host._UnderWay(*given, futures=futures))
+  helped = step.source.take().helped.reshape(L.B, L.G)
+  want = np.tile(np.arange(L.G) == L.G - 1, (L.B, 1))
+  want[2] = True
+  np.testing.assert_array_equal(helped, want)
 
 
 @pytest.mark.parametrize('platform', ['gpu', 'tpu'])
@@ -203,7 +226,8 @@ def test_a_batch_is_trained_on_with_the_settings_of_its_samples():
 
   def generate(params, prompts, root, step, sampling, *rest):
     drawn.append(sampling.temperature)
-    return types.SimpleNamespace(episode=None)
+    rows = np.zeros(L.B * L.G, bool)
+    return types.SimpleNamespace(episode=None, is_demo=rows)
 
   def learn(learner, state, *given):
     used.append(given[-1].temperature)
@@ -295,9 +319,9 @@ def test_one_bad_problem_does_not_stop_a_run():
   own = []
 
   def another_host_has_one(tree):
-    reward, failed = tree
+    reward, failed, helped = tree
     own.append(failed.copy())
-    return reward, np.where(np.arange(len(failed)) == 0, False, failed)
+    return reward, np.where(np.arange(len(failed)) == 0, False, failed), helped
 
   step.source.all_rows = another_host_has_one
   for _ in range(3):
