@@ -23,6 +23,7 @@ from jax.sharding import Mesh
 
 from jaxrl_reason.planning import exchanges, hlo, kernels
 from jaxrl_reason.planning import matrix_products as products
+from jaxrl_reason.planning import spread_exchanges as chains
 from jaxrl_reason.run.process import chips
 
 COLLECTIVES = (
@@ -178,12 +179,19 @@ class _Reader:
     self.sizes = dict(mesh.shape)
     self.places = hlo.mesh_of(tuple(mesh.shape.values()), self.names)
     self.reads = functools.cache(self._reads)
+    self.passed_on = functools.cache(self._passed_on)
+    self.begun_in, self.here = chains.begun_in(module), ''
     self.int8_speed = chips.int8_speed(mesh.devices.flat[0])
 
   def computation(self, name: str = '') -> Cost:
     """Counts the costs of a computation that is no fusion."""
-    ops, cost = self.module.computations[name or self.module.entry], Cost()
-    seen = {}
+    outer, self.here = self.here, name or self.module.entry
+    cost = self._of_all(self.module.computations[self.here])
+    self.here = outer
+    return cost
+
+  def _of_all(self, ops: dict[str, hlo.Op]) -> Cost:
+    cost, seen = Cost(), {}
     for op in ops.values():
       if op.kind == 'while':
         body = self.computation(op.attr('body').lstrip('%'))
@@ -234,7 +242,9 @@ class _Reader:
       return 0.0
     inner, before = self.module.computations[op.called[0]], set(seen)
     for each in inner.values():
-      if found := self._collective(inner, each):
+      begun = self.begun_in.get(chains.chain_of(each), self.here)
+      found = self._collective(inner, each) if begun == self.here else None
+      if found:  # a chain that began outside of a loop counts there
         seen.setdefault(self._named(op, each), found)
     flops = sum(self._inside(inner, each, seen) for each in inner.values())
     # The TPU compiler's form of a reduce-scatter.
@@ -292,6 +302,8 @@ class _Reader:
       return 0
     if (said := kernels.stated(op, 'bytes_accessed')) is not None:
       return int(said)
+    if op.kind == 'fusion' and (end := chains.ends(self.module, op)):
+      return _held(op.shapes[:2]) if end == chains.START else 0
     wrote = _held(op.shapes)
 
     def shapes_of(name):
@@ -324,7 +336,11 @@ class _Reader:
       for o in ops.values()
       if o.kind == 'parameter' and o.literal.strip() == str(index)
     )
-    return self._uses(computation, name)
+    passed_on = name in self.passed_on(computation)
+    return 0 if passed_on else self._uses(computation, name)
+
+  def _passed_on(self, computation: str) -> set[str]:
+    return chains.passed_on(self.module.computations[computation])
 
   def _uses(self, computation: str, name: str) -> int:
     ops, read = self.module.computations[computation], 0
@@ -357,7 +373,8 @@ class _Reader:
     ops, total = self.module.computations[computation], 0
     root = self.module.root(computation)
     results = root.operands if root.kind == 'tuple' else (root.name,)
-    for name in results:
+    passed_on = self.passed_on(computation)
+    for name in (x for x in results if x not in passed_on):
       op = ops[name]
       while op.kind == 'bitcast':
         op = ops[op.operands[0]]
