@@ -57,11 +57,12 @@ def run(a: argparse.Namespace) -> None:
   from jaxrl_reason.rollouts.host import RewardFailed
   from jaxrl_reason.run import train
   from jaxrl_reason.run.process import cpu_devices, reader_gone
+  from jaxrl_reason.verifiers.pool import PoolError
 
   with (
     reader_gone.tolerated(),
     hosts.exit_on_error(),
-    command.one_line(RewardFailed, hosts.Lost),
+    command.one_line(RewardFailed, PoolError, hosts.Lost),
   ):
     if not a.num_processes:
       cpu_devices.split(config_lib.read(config))

@@ -27,6 +27,28 @@ def is_run(folder: str) -> bool:
   return (epath.Path(folder) / 'checkpoints').is_dir()
 
 
+def split_step(name: str) -> tuple[str, int | None]:
+  """Splits 'WORKDIR@step' to (workdir, step); other names to (name, None).
+
+  Raises:
+    ValueError: the text after a workdir is no number.
+  """
+  folder, at, step = name.rpartition('@')
+  if not at or not begun(folder):
+    return name, None
+  if not step.isdecimal():
+    raise ValueError(f'{name!r}: the step {step!r} is no whole number')
+  return folder, int(step)
+
+
+def begun(folder: str) -> bool:
+  """Returns whether a folder is the workdir of a run, and not only a checkpoint
+  of `convert`.
+  """
+  path = epath.Path(folder)
+  return (path / 'checkpoints').is_dir() or (path / 'events.jsonl').is_file()
+
+
 def _shape_of(description: str) -> jax.ShapeDtypeStruct:
   """Parses a description such as 'float32[2, 3]' (`described.shapes`)."""
   dtype, shape = description.removesuffix(']').split('[')
@@ -170,13 +192,16 @@ def read(name: str, specs: Any, bare: Any, where: Any) -> Any:
     ValueError: the folder is no run, has no such checkpoint, or the weights are
       of another model.
   """
-  workdir, _, step = name.partition('@')
+  try:
+    workdir, step = split_step(name)
+  except ValueError as e:
+    raise ValueError(f'init_from={e}') from e
   if not is_run(workdir):
     raise ValueError(
       f'init_from={name!r}: {workdir} is no workdir of a run; for a folder in '
       'Hugging Face layout set model_dir'
     )
-  weights = Weights(workdir, int(step) if step else None)
+  weights = Weights(workdir, step)
   wanted = trees.flatten(specs)
   if weights.shapes.keys() == trees.flatten(bare).keys():
     wanted = trees.flatten(bare)

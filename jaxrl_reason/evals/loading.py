@@ -23,6 +23,8 @@ from etils import epath
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import conversion, hf, manager, pretrained
+from jaxrl_reason.checkpoints.other_run import begun
+from jaxrl_reason.checkpoints.other_run import split_step as split_step
 from jaxrl_reason.data import hf_tokenizers, problems
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import (
@@ -56,28 +58,6 @@ class Loaded:
   run: ml_collections.ConfigDict | None
 
 
-def split_step(name: str) -> tuple[str, int | None]:
-  """Splits 'WORKDIR@step' to (workdir, step); other names to (name, None).
-
-  Raises:
-    ValueError: the text after a workdir is no number.
-  """
-  folder, at, step = name.rpartition('@')
-  if not at or not _is_workdir(folder):
-    return name, None
-  if not step.isdecimal():
-    raise ValueError(f'{name!r}: the step {step!r} is no whole number')
-  return folder, int(step)
-
-
-def _is_workdir(folder: str) -> bool:
-  """Returns whether a folder is the workdir of a run, and not only a checkpoint
-  of `convert`.
-  """
-  path = epath.Path(folder)
-  return (path / 'checkpoints').is_dir() or (path / 'events.jsonl').is_file()
-
-
 def run_of(name: str) -> ml_collections.ConfigDict | None:
   """Returns the config of the run if a name is a workdir, otherwise None."""
   if name.startswith((RAST, STEERED, CHANGED)):
@@ -105,7 +85,7 @@ def full_name(name: str) -> str:
     kind = name.partition(':')[0]
     return f'{kind}:{full_name(base)}+{file}*{strength:g}'
   folder, step = split_step(name)
-  if not _is_workdir(folder):
+  if not begun(folder):
     if ':' not in name:
       pretrained.resolve(name)  # refuses a name that is no folder
     return name

@@ -142,3 +142,16 @@ def test_a_checkpoint_that_does_not_exist_is_named(tmp_path):
   save(tmp_path, params, params['scale'])
   with pytest.raises(ValueError, match=r'no checkpoint of step 4: \[3\]'):
     other_run.Weights(tmp_path, 4)
+
+
+def test_the_step_is_after_the_last_at_sign(tmp_path):
+  workdir = tmp_path / 'run@home'
+  read_back(workdir)
+  params = params_on(jax.make_mesh((8,), ('fsdp',)))
+  where = jax.tree.map(lambda x: x.sharding, params)
+  newest = other_run.read(str(workdir), params, params, where)
+  assert trees.flatten(newest).keys() == SHAPES.keys()
+  with pytest.raises(ValueError, match="init_from='.*@last': the step 'last'"):
+    other_run.read(f'{workdir}@last', params, params, where)
+  with pytest.raises(ValueError, match='there@a is no workdir of a run'):
+    other_run.read('there@a', params, params, where)

@@ -13,7 +13,9 @@ from waiting import eventually
 
 from jaxrl_reason import evaluate, main, study
 from jaxrl_reason.hosts import last_words
+from jaxrl_reason.run import train
 from jaxrl_reason.run.process import reader_gone, signals
+from jaxrl_reason.verifiers.pool import PoolError
 
 
 @pytest.mark.parametrize('signum', signals.SIGNALS)
@@ -172,3 +174,17 @@ def test_each_long_command_goes_on_without_a_reader(monkeypatch, name):
     else:
       evaluate.main(['--model=m', '--suite=task:countdown', '--out=o'])
   assert entered == [name]
+
+
+def test_verifier_processes_that_cannot_start_are_an_error_of_one_line(
+  monkeypatch, capsys
+):
+  def refused(*_, **__):
+    raise PoolError('the verifier process cannot start: no memory')
+
+  monkeypatch.setattr('jaxrl_reason.hosts.join', lambda *_, **__: None)
+  monkeypatch.setattr(train, 'run', refused)
+  with pytest.raises(SystemExit):
+    main.main([f'--config={ROOT}/tests/tiny_recipe.py', '--workdir=w'])
+  last = capsys.readouterr().err.splitlines()[-1]
+  assert last == 'error: the verifier process cannot start: no memory'

@@ -120,6 +120,33 @@ def test_a_tracker_that_is_not_installed_is_named(tmp_path, monkeypatch):
     trackers.start(epath.Path(tmp_path), CONFIG, 'wandb')
 
 
+def test_a_tracker_that_does_not_start_is_named(tmp_path, monkeypatch):
+  def refused(*_):
+    raise ConnectionError('no API key')
+
+  monkeypatch.setitem(trackers.TRACKERS, 'wandb', refused)
+  with pytest.raises(ValueError, match="track='wandb': wandb did not start: n"):
+    trackers.start(epath.Path(tmp_path), CONFIG, 'wandb')
+
+
+@pytest.mark.parametrize('remote', [False, True])
+def test_a_kill_after_a_checkpoint_leaves_its_curves(
+  tmp_path, monkeypatch, remote
+):
+  """`sync` is called before a save; nothing is closed, as by kill -9."""
+  workdir = epath.Path(tmp_path)
+  if remote:
+    object_store.install(monkeypatch)
+    workdir = epath.Path(f'gs://bucket/{tmp_path.name}')
+    workdir.mkdir(parents=True)
+  writer = metrics.Writer(workdir, None)
+  writer.write(2, 'rl', {'train/loss': 1.5})
+  writer.sync()
+  (path,) = (workdir / 'tensorboard').iterdir()
+  assert b'train/loss' in path.read_bytes()
+  writer.close()
+
+
 def test_tensorboard_has_texts_parameters_and_histograms(tmp_path):
   loading = pytest.importorskip(
     'tensorboard.backend.event_processing.event_accumulator',

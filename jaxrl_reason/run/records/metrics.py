@@ -245,11 +245,14 @@ class Writer:
       other.histogram(step, name, values)
 
   def sync(self):
-    """Waits until all lines are on disk: no checkpoint may be newer than its
-    metrics.
+    """Waits until all lines and events are on disk: no checkpoint may be newer
+    than its metrics.
     """
     if self._lines is not None:
       self._lines.sync()
+    for other in self._others:
+      if isinstance(other, board.Board):
+        other.flush()
 
   def close(self):
     for out in (self._lines, *self._others):

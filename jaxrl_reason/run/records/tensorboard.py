@@ -71,10 +71,17 @@ class Board:
     self._file = self._open(f'{where}/{name}')
     self._begun += 1
 
-  def _flush(self) -> None:
+  def flush(self) -> None:
     """Flushes the event file to disk. In an object store it is uploaded
     whole, and another is begun if it is long.
+
+    Raises:
+      OSError: the file could not be written.
     """
+    with files.explained(self._folder):
+      self._flush()
+
+  def _flush(self) -> None:
     self._file.flush()
     self._flushed = time.monotonic()
     if self._aside:

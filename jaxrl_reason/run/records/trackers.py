@@ -171,6 +171,9 @@ def start(workdir: epath.Path, values: Mapping[str, Any], track: str) -> list:
       raise ValueError(
         f'track={track!r}: {e}; pip install "jaxrl_reason[{name}]"'
       ) from e
+    # Any exception of a service or its client.
+    except Exception as e:
+      raise ValueError(f'track={track!r}: {name} did not start: {e}') from e
     out.append(Guarded(name, made))
     ids[name] = made.id
   if out:
