@@ -429,3 +429,14 @@ def test_a_late_call_of_a_limited_function_affects_no_other_thread():
 
 def test_a_batch_without_cases_has_no_verdicts(behave):
   assert behave.map([]) == []
+
+
+def test_a_case_that_hangs_before_large_cases_fails_alone():
+  """The process that enforces the limit never waits to send a chunk."""
+  text = 'x' * 32_000
+  # The first case lasts until the others are in the queue.
+  cases = [('0', {'text': text, 'sleep': s}) for s in (0.4, 60, *[0] * 62)]
+  with pool.VerifierPool(reward('echo'), workers=1, timeout_s=1.0) as verifiers:
+    verdicts = verifiers.submit(cases).result(timeout=15)
+  assert [i for i, v in enumerate(verdicts) if not v.valid] == [1]
+  assert verdicts[1].status == 'timeout'

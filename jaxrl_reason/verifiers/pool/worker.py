@@ -41,6 +41,10 @@ from jaxrl_reason.verifiers.pool import limited, linux, procfs, wire
 from jaxrl_reason.verifiers.verdict import Verdict, judge, plain_of
 
 MAX_CHUNK = 32
+# Bytes of a chunk after its first case. A worker reads only between cases. If
+# these bytes exceed the buffer of its socket (208 KB on Linux), the nursery
+# waits until the worker reads and enforces no limit meanwhile.
+MAX_UNREAD = 64 << 10
 CASE = struct.Struct('!Q?')  # number of a case, whether it runs alone; its data
 ANSWER = struct.Struct('!QB')  # number of a case, outcome; then JSON
 MAX_ANSWER = 32 << 20  # bytes of an answer
@@ -358,9 +362,11 @@ class Nursery:
     if self.queue[0].alone:
       return [] if running else [self.queue.popleft()]
     share = len(self.queue) // (2 * self.settings.workers)
-    cases = []
-    while self.queue and len(cases) < max(1, min(share, self.settings.chunk)):
-      if self.queue[0].alone:
+    # An idle worker reads the first case whole, whatever its size.
+    cases, unread = [self.queue.popleft()], 0
+    while self.queue and len(cases) < min(share, self.settings.chunk):
+      unread += len(self.queue[0].data)
+      if self.queue[0].alone or unread > MAX_UNREAD:
         break
       cases.append(self.queue.popleft())
     return cases
