@@ -100,7 +100,10 @@ def _operand(x, low, end):
   minus = text_lib.byte(x, low) == ord('-')
   low = low + minus
   digits, fine = text_lib.digits_before(x, low, end, K)
-  return digits, minus, fine, end - low > K
+  at = jnp.arange(x.shape[0])
+  is_digit = (x >= ord('0')) & (x <= ord('9'))
+  only = jnp.all(is_digit | (at < low) | (at >= end))
+  return digits, minus, fine, (end - low > K) & only
 
 
 def evaluate(x: jax.Array, low: jax.Array, end: jax.Array):

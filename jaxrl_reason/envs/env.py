@@ -43,9 +43,9 @@ class Env:
     width: W, bytes of a turn that `step` sees.
     told: function from states of rows to arrays by name that rewards read, or
       None.
-    players: 2 for a game in which two policies move in turn: `reward` is that
-      of the player who moved, the other player has its negative, and the
-      observation, of a byte or more, is for the other player.
+    players: 2 for a game in which two policies move in turn: `reward` is for
+      the player who moved, and the other player gets its negative. The
+      observation has at least one byte, and the other player reads it.
     movers: of a game of two, players for evaluations, by name: functions from
       (state, key) to the bytes of a move and their number. The first one plays
       against the policy in `eval/heldout`, the others in

@@ -136,9 +136,10 @@ class Config:
   # Values of the wide layers are their keys before norm and rotation.
   keys_as_values: bool = False
   value_norm: bool = False  # values are divided by their root mean square
-  # Number of last layers that attend with the keys and values of the last
-  # layer before them with the same heads and window, and the width of their
-  # mlp; 0: as the others.
+  # The last `reading_layers` layers have no keys and values. Each reads those
+  # of the nearest earlier layer that has its own, with the same heads and
+  # window.
+  # `reading_mlp` is the width of their mlp; 0: that of the other layers.
   reading_layers: int = 0
   reading_mlp: int = 0
   # Width of a second embedding of tokens, another one in each layer; 0: none.
@@ -239,8 +240,8 @@ class Config:
 
   @functools.cached_property
   def read_by(self) -> dict[str, tuple[str, int]]:
-    """Returns, for each stack of layers without keys of their own, the stack
-    and index there of the layer whose keys and values they read.
+    """Returns {stack without keys: (stack, index in it) of the layer whose keys
+    and values it reads}.
     """
     out = {}
     for reading, own in zip(READINGS, (LAYERS, WIDE)):

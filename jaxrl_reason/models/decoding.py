@@ -34,13 +34,6 @@ from jaxrl_reason.models.parts import (
   moe,
 )
 
-# Path endings of the weights that stay float32.
-EXACT = (
-  *('norm', 'sinks', 'choice_bias', 'conv', 'log_decay', 'step_bias'),
-  *('positive', 'negative', 'conv_bias', 'skip', 'router_scale'),
-  *('expert_scale', 'factor'),
-)
-
 
 def decode_params(c: Config, specs: Any, params: Any, steer=None) -> Any:
   """Converts weights for decoding: cast and gathered once per generation, not
@@ -55,7 +48,7 @@ def decode_params(c: Config, specs: Any, params: Any, steer=None) -> Any:
   def read(path, x, s):
     if c.numerics == 'exact':
       return _split(path, x, s)
-    return x if path.endswith(EXACT) else layers.cast(x, c.dtype)
+    return x if path.endswith(weights.EXACT) else layers.cast(x, c.dtype)
 
   if c.numerics == 'exact' and c.tied:
     params = params | {'head': params['embed'].T}

@@ -52,7 +52,9 @@ def over(c: Config, body_of: Callable, x: jax.Array, xs: dict, n_layers: int):
       x, ys = _repeated(c, body_of, x, xs, runs, n, passed)
     for name, y in ys.items():
       out[name].append(y)
-  return x, {name: mixed_layers.joined(parts) for name, parts in out.items()}
+  # Of a part of the layers, some stacks may have none.
+  done = {name: parts for name, parts in out.items() if parts}
+  return x, {name: mixed_layers.joined(parts) for name, parts in done.items()}
 
 
 def _runs(
@@ -90,8 +92,8 @@ def _body(body: Callable, is_read: bool) -> Callable:
 def _repeated(
   c: Config, body_of: Callable, x, xs: dict, runs: Runs, n: int, passed: dict
 ):
-  """Runs `over` over runs of layers that repeat n times, compiled once. No
-  layer reads their keys.
+  """Runs a period of layers n times; the period is compiled once. Its keys are
+  read by no later layer.
   """
   first, size = {}, {}
   for name, run in runs:

@@ -20,6 +20,13 @@ N_INPUTS = {'q': 1, 'k': 1, 'v': 1, 'o': 2, 'gate': 1, 'up': 1, 'down': 1}
 N_INPUTS |= {'q_down': 1, 'q_up': 1, 'kv_down': 1, 'kv_up': 1, 'qkvz': 1}
 N_INPUTS |= {'z': 1}
 
+# Path endings of small weights that are read as float32.
+EXACT = (
+  *('norm', 'sinks', 'choice_bias', 'conv', 'log_decay', 'step_bias'),
+  *('positive', 'negative', 'conv_bias', 'skip', 'router_scale'),
+  *('expert_scale', 'factor'),
+)
+
 BEFORE, AFTER = ('attn_norm', 'mlp_norm'), ('attn_post_norm', 'mlp_post_norm')
 # Norms of a layer, by Config.norm_place.
 NORMS = {

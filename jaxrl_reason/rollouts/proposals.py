@@ -81,7 +81,11 @@ class ProposalSource:
       max_bytes=c * self.bytes_of.shape[1],
     )  # fmt: skip
     value, fine = left_to_right.evaluate(text, length)
-    fine &= ~rollout.truncated & (size <= p)
+    # The solver would read tokens without bytes, and the kernel does not.
+    sizes = jnp.asarray(self.n_bytes)
+    known = rollout.tokens < len(sizes)  # of a padded vocabulary, not all
+    has_bytes = known & (sizes.at[rollout.tokens].get(mode='clip') > 0)
+    fine &= ~rollout.truncated & (size <= p) & jnp.all(~own | has_bytes, axis=1)
     at = jnp.arange(p) - (p - size[:, None])
     new = jnp.take_along_axis(rollout.tokens, jnp.clip(at, 0, c - 1), axis=1)
     old = jax.tree.map(lambda x: batch_lib.per_row(x, n), prompts)

@@ -237,8 +237,9 @@ def generate(
         play.turn,
         state.replace(cache=cache),
       )
-  out, episode = jax.tree.map(seats.in_order, (state.out, state.episode))
-  state = state.replace(out=out, episode=episode)
+  mine = state.out, state.episode, state.env
+  out, episode, env = jax.tree.map(seats.in_order, mine)
+  state = state.replace(out=out, episode=episode, env=env)
   out = rollout(play, state, n_samples, version)
   if by_role:
     out = out.replace(role=jnp.arange(n, dtype=jnp.int8) % how.players)

@@ -57,6 +57,7 @@ def test_exact_to_eighteen_digits():
   'text, answer',
   [
     ('<<2*=', 'error syntax>>'),
+    ('<<1+2+3+4+5+6+7+8+9+10+11=', 'error syntax>>'),
     ('<<*2=', 'error syntax>>'),
     ('<<2=', 'error syntax>>'),
     ('<<=', 'error syntax>>'),

@@ -137,8 +137,10 @@ def test_vectors_that_no_bias_can_replace_are_not_folded():
       steering.folded(PARAMS | {steering.KEY: VECTORS}, c)
 
 
-def test_folded_vectors_equal_with_scaled_residuals():
-  c, base, params = small_model(**SHAPE, residual_scale=0.4)
+@pytest.mark.parametrize('mlp_scales', [(), (1.5, 0.5)])
+def test_folded_vectors_equal_with_scaled_residuals(mlp_scales):
+  scales = dict(residual_scale=0.4, mlp_scales=mlp_scales)
+  c, base, params = small_model(**SHAPE, **scales)
   params |= {steering.KEY: VECTORS}
   tokens, valid = jnp.arange(12).reshape(2, 6), jnp.ones((2, 6), bool)
   want = adapters.attach(base, steering=True).hidden(params, tokens, valid)

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import learning as L
 import numpy as np
 import pytest
+from models import family_shapes
 from models.family_shapes import config
 from small import small_config
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.models import adapters, spec, transformer
+from jaxrl_reason.models import adapters, families, spec, transformer
 from jaxrl_reason.models.adapters import steering
 from jaxrl_reason.rewards.kernels import KERNELS, novelty
 from jaxrl_reason.rollouts.hidden_states import HiddenStates
@@ -27,6 +28,21 @@ SHAPES = {
   **{name: config(name) for name in ('gpt_oss', 'glm4_moe', 'qwen3_next')},
 }
 OUTPUTS = 'o', 'o_bias', 'down', 'down_bias'  # weights that write to the stream
+
+
+def test_a_repeated_period_may_end_before_other_layers():
+  """The first six layers repeat a period, and none of them has attention."""
+  deep = family_shapes.NEMOTRON | {'hybrid_override_pattern': 'M-M-M-*-'}
+  h = family_shapes.SHARED | deep | {'model_type': 'nemotron_h'}
+  c = families.from_hf(h)
+  assert max(n for n, _ in c.periods_of(6)) == 3
+  model, params = built(c)
+  tokens, valid = jnp.arange(12).reshape(2, 6), jnp.ones((2, 6), bool)
+  for layer in range(c.layers):
+    got = model.hidden_after(params, tokens, valid, layer)
+    rest = dataclasses.replace(c, scan=False)
+    want = transformer.build(rest).hidden_after(params, tokens, valid, layer)
+    np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 def built(c):

@@ -146,6 +146,21 @@ def play():
   return found, calls
 
 
+def test_tokens_without_bytes_make_no_problem():
+  """The solver would read them, and the value of the problem does not."""
+  out = scripted(['7-9=.'] + ['7+-9=.'] * 5)
+  tokens = out.tokens.at[1, 1].set(0).at[2, 1].set(len(WORDS))
+  prompts = Prompts(
+    jnp.zeros((B, P), jnp.int32), jnp.ones((B, P), bool), jnp.arange(B),
+    encoded([9, 66]),
+  )  # fmt: skip
+  table = token_bytes_table(Toy())
+  source = proposals.ProposalSource(None, None, ID[b'?'], *table)
+  rollout = out.replace(tokens=tokens)
+  _, fine = source.problems(prompts, rollout, jnp.array([1, -1]))
+  assert fine.tolist() == [True] + 5 * [False]
+
+
 def test_prompts_ask_for_problems_and_then_have_them():
   _, (asked, tasks_) = play()
   got = [text_of(*x) for x in zip(asked.tokens, asked.valid)]

@@ -29,8 +29,7 @@ from jaxrl_reason.models.parts import layers
 
 DTYPES = ('float32', 'bfloat16', 'int8')
 INT8, SCALE = 'int8', 'scale'
-# Small arrays, read as float32.
-EXACT = r'.*(norm|bias|sinks|conv|log_decay)'
+EXACT = rf'.*({"|".join((*weights.EXACT, "bias"))})'  # small arrays
 
 
 def specs(base: Any, dtype: str, trainable: str) -> dict:

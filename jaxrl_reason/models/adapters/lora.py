@@ -13,8 +13,8 @@ so the reference needs no second copy.
 Dropout is 0.
 
 With k roles, a is [in,k r] and b is [k r,out], and each role has r of the
-ranks. Either the parameters have one role's adapters (`of_role`), or they name
-the role of each row (`of_rows`).
+ranks. Before a forward pass, either `of_role` keeps the ranks of one role, or
+`of_rows` adds the role of each row, and each row uses its own ranks.
 
 `save_peft` writes the adapters alone in the format of `peft`.
 """
@@ -253,6 +253,9 @@ def _of_tensor(
 def _peft_config(c: Lora, ranks: dict[str, int]) -> dict:
   """Returns the settings for `peft`; ranks: by the name of a tensor."""
   other = {name: rank for name, rank in ranks.items() if rank != c.rank}
+  # Short names would also match modules of an image or audio model.
+  is_part = any('language_model.' in name for name in ranks)
+  targets = ranks if is_part else {name.rpartition('.')[2] for name in ranks}
   alphas = {
     name: c.scale * (math.sqrt(rank) if c.rslora else rank)
     for name, rank in other.items()
@@ -269,5 +272,5 @@ def _peft_config(c: Lora, ranks: dict[str, int]) -> dict:
     'bias': 'none',
     'fan_in_fan_out': False,
     'inference_mode': True,
-    'target_modules': sorted({name.rpartition('.')[2] for name in ranks}),
+    'target_modules': sorted(targets),
   }

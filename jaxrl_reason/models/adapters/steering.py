@@ -79,7 +79,8 @@ def folded(params: dict, c: Config) -> tuple[dict, Config]:
     attn.setdefault('o_bias', zeros(d))
   for name, width in ('gate', c.mlp), ('up', c.mlp), ('down', d):
     mlp.setdefault(name + '_bias', zeros(width))
-  mlp['down_bias'] += params[KEY] / c.residual_scale
+  of_output = (c.mlp_scales or (1.0, 1.0))[1]
+  mlp['down_bias'] += params[KEY] / (c.residual_scale * of_output)
   both = params['layers'] | {'attn': attn, 'mlp': mlp}
   c = dataclasses.replace(c, mlp_bias=True, o_bias=c.o_bias or c.bias)
   return off(params) | {'layers': both}, c

@@ -14,7 +14,7 @@ A family is one file with
   implied(h)    keys that follow from the others, if a file may omit them
   UNADAPTED     ends of names of tensors that `peft` does not adapt, if any
   MODULES       (start of names of tensors, of modules), if they differ
-  UNWRITTEN     keys that all families share and this one lacks, if any
+  UNWRITTEN     shared keys that `to_hf` leaves out, as this family reads none
   PACKED        quant_methods of its weights that `checkpoints.packed` widens
 
 and a name in `FAMILIES`, its `model_type`. `from_hf` reads the files of

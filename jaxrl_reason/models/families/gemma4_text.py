@@ -160,6 +160,7 @@ def _ropes(h: dict) -> dict:
   missing = [kind for kind in {*h['layer_types']} if not tables.get(kind)]
   if missing:
     raise ValueError(f'config.json: rope_parameters needs {missing[0]}')
+  tables = {**ROPES, **tables}  # of a kind that the model lacks, any
   return ropes.by_type(dict(h) | {'rope_parameters': tables}, [], None, None)
 
 

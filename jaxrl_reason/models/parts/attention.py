@@ -293,8 +293,8 @@ def check(kind: str, c: Any) -> None:
   if kind == 'cudnn' and not _fits_cudnn(c):
     raise ValueError(
       "model.attention='cudnn' needs model.dtype='bfloat16' and a head width "
-      f'that is a multiple of 8 up to 128, not {c.dtype} and {c.head_dim}: '
-      'choose auto, einsum or xla'
+      f'that is a multiple of 8 up to 128, not {c.dtype} and '
+      f'{max(c.head_dim, c.wide_head_dim)}: choose auto, einsum or xla'
     )
 
 

@@ -291,8 +291,8 @@ def of(entry: Any) -> Any:
 
 
 def outside(f: Callable, *entries: Any) -> Any:
-  """Applies f to the arrays of entries of caches, except those of states, which
-  become those of the last entry.
+  """Applies f to the keys and values of entries. A state is not passed to f:
+  that of the last entry is returned.
   """
 
   def each(*x):

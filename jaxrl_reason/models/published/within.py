@@ -1,8 +1,8 @@
 """Text models in folders that contain more, such as towers for images."""
 
-# Text models in folders that contain more: the key of their config.json, what
-# the names of their tensors begin with here and there, and a regex over the
-# folder's other tensors.
+# By model_type of the folder: (key of the text model in config.json, (prefix of
+# tensor names in our tables, prefix in the folder), regex of tensors that are
+# not read).
 WITHIN = {
   **dict.fromkeys(
     ('gemma3', 'mistral3'),
