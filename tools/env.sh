@@ -46,6 +46,8 @@ ensure_env() {
   stamp="$VENV/.installed-${extras:-base}"
   want="$(cksum <"$ROOT/setup.cfg") $ROOT"
   if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
+    # If making .venv is interrupted, it has an interpreter without pip.
+    "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || make_venv || return 1
     say "Installing jaxrl_reason${extras:+[$extras]} into $VENV" \
         "(once; a minute or two)."
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \

@@ -106,8 +106,9 @@ class Emergency:
     told = hosts.gather([secrets.token_hex(8), _noted(workdir)])[0]
     self._start, self._valid = told
     self._found = self._inventory()
-    # Steps: of the newest set whose share and copy this process has written,
-    # of the last set that was begun, and from which the next set is due.
+    # _done: step of the newest set that this process has written and copied.
+    # _last: step of the last set begun. _next: step from which the next one is
+    # due.
     self._done, self._last, self._next = -1, -1, every
     self._writing, self._failed = None, ''
     # Metrics of the last emergency checkpoint, and of a restore from one.

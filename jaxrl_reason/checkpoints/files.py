@@ -1,6 +1,6 @@
 """Writes files atomically, and repeats reads after temporary errors.
 
-write_whole(path, text)   the file has the old or the new text, never a part
+write_whole(path, data)   the file has the old or the new data, never a part
 retried(call)             repeats a call after an error of the file system
 """
 
@@ -105,21 +105,22 @@ def _named(filename) -> bool:
   return isinstance(filename, (str, bytes))
 
 
-def write_whole(path: epath.Path, text: str) -> None:
-  """Replaces a text file atomically, as object stores always do."""
+def write_whole(path: epath.PathLike, data: str | bytes) -> None:
+  """Replaces a file atomically, as object stores always do."""
   path = epath.Path(path)
+  data = data.encode() if isinstance(data, str) else data
   with explained(path):
     if is_remote(path):
-      path.write_text(text)
+      path.write_bytes(data)
     else:
-      _replace(path, text)
+      _replace(path, data)
 
 
-def _replace(path: epath.Path, text: str) -> None:
+def _replace(path: epath.Path, data: bytes) -> None:
   aside = path.with_name(f'.{path.name}.{os.getpid()}')
   try:
-    with open(aside, 'w') as f:
-      f.write(text)
+    with open(aside, 'wb') as f:
+      f.write(data)
       f.flush()
       os.fsync(f.fileno())
     os.replace(aside, path)
@@ -150,9 +151,7 @@ def retried(what: str, call: Callable, *args, kinds=(OSError, MemoryError)):
 
 
 def refusal(e: BaseException | None) -> str | None:
-  """Returns the operation that a file system refused, or '' for other
-  errors.
-  """
+  """Returns why a file system refused an operation; None for other errors."""
   told = None
   while e is not None:
     named = getattr(e, 'errno', None) is not None or OF_FILES.search(str(e))

@@ -17,7 +17,7 @@ from typing import Any
 
 from etils import epath
 
-from jaxrl_reason.checkpoints import hf, random_folder, wheels
+from jaxrl_reason.checkpoints import files, hf, random_folder, wheels
 from jaxrl_reason.config import recipes
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import zoo
@@ -200,9 +200,9 @@ def begin(
     source['rope_scale'] = rope_scale
   kept.mkdir(parents=True, exist_ok=True)
   copy_small(folder, kept)
-  (kept / 'config.json').write_text(json.dumps(config, indent=1))
-  (kept / SOURCE).write_text(json.dumps(source))
-  marker.write_text(json.dumps(config, indent=1))
+  files.write_whole(kept / 'config.json', json.dumps(config, indent=1))
+  files.write_whole(kept / SOURCE, json.dumps(source))
+  files.write_whole(marker, json.dumps(config, indent=1))
   return kept
 
 

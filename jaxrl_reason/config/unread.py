@@ -2,7 +2,7 @@
 
 The `read_with` of a record names those settings, separated by spaces. A setting
 is KEY, which is on unless it is 0, False or empty, or KEY=VALUE, or KEY!=VALUE.
-A value of names that are joined by + equals each of them.
+A value such as 'spread+band' equals both 'spread' and 'band'.
 The values are read if one of the settings is on. A key is looked up in the
 record, then in the records around it; a dotted key in the whole config.
 """

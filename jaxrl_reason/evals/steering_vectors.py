@@ -14,6 +14,7 @@ direction is added in Efficiency Steering (https://arxiv.org/abs/2506.15647).
 """
 
 import dataclasses
+import io
 import itertools
 import operator
 import pathlib
@@ -25,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason.base import Rows
+from jaxrl_reason.checkpoints import files
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models.adapters import steering
 from jaxrl_reason.rollouts.hidden_states import HiddenStates, wrong_layer
@@ -120,8 +122,9 @@ def run(o: Options, say: Callable[[str], Any], bar: Callable) -> str:
   vectors[o.layer] = direction(states, groups)
   say(f'{len(answers)} answers of {len(groups)} problems with both kinds.')
   o.out.parent.mkdir(parents=True, exist_ok=True)
-  with o.out.open('wb') as f:
-    np.savez(f, **{steering.KEY: vectors})
+  data = io.BytesIO()
+  np.savez(data, **{steering.KEY: vectors})
+  files.write_whole(o.out, data.getvalue())
   length = np.linalg.norm(vectors[o.layer])
   typical = np.linalg.norm(states, axis=1).mean()
   return (

@@ -2,6 +2,7 @@
 before, evaluate, save. `train` runs one stage after another.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 
@@ -74,7 +75,14 @@ class Loop:
     self.profiler = compile_log.Profiler(steps, profile_dir)
 
   def run(self, state: TrainState, place: Place) -> TrainState:
-    """Runs the stage from `place` to its end, or to a signal."""
+    """Runs the stage from `place` to its end, or to a signal; ends the stage's
+    processes and threads also after an error.
+    """
+    # A study goes on in this process after the error of one of its runs.
+    with contextlib.closing(self.stage), contextlib.closing(self.profiler):
+      return self._run(state, place)
+
+  def _run(self, state: TrainState, place: Place) -> TrainState:
     self.done, self.total = place.done, place.total
     # Past its end already: `steps` of the stage was reduced.
     self.ended = place.ended or place.done >= self._own.steps
@@ -89,8 +97,6 @@ class Loop:
       while not (self.ended or stop):
         state = self.interval(state, self._steps_left())
         stop = self.stopping.agreed
-    self.profiler.close()
-    self.stage.close()
     return state
 
   @property

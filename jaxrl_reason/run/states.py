@@ -31,8 +31,8 @@ class Layout:
     mesh: jax.sharding.Mesh,
     control: Callable[[jax.Array], dict | None],
   ):
-    """Args: control: returns the memory of the stage before its first step,
-    from the steps of the run so far.
+    """Args: control: (steps of the run so far) -> the stage's memory before its
+    first step.
     """
 
     def init_state(params, total):

@@ -2,7 +2,9 @@
 refused with the name of the tensor.
 """
 
+import errno
 import json
+import os
 import re
 import sys
 
@@ -12,7 +14,7 @@ import pytest
 from small import small_config, small_model
 
 from jaxrl_reason import sharding
-from jaxrl_reason.checkpoints import hf, streams
+from jaxrl_reason.checkpoints import hf, pretrained, streams
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.published import tensors
 
@@ -200,3 +202,26 @@ def test_without_the_library_the_error_names_the_package(folder, monkeypatch):
   monkeypatch.setitem(sys.modules, 'safetensors.numpy', None)
   with pytest.raises(ImportError, match=r'pip install "jaxrl_reason\[hf\]"'):
     hf.load(folder, CONFIG)
+
+
+def test_small_files_of_a_model_that_are_not_written_whole_are_not_used(
+  folder, tmp_path, monkeypatch
+):
+  """The disk is full when the last of the small files is written."""
+  workdir, fsync = tmp_path / 'run', os.fsync
+  marker = workdir / pretrained.HF_CONFIG
+
+  def full(fd):
+    if marker.name in os.readlink(f'/proc/self/fd/{fd}'):
+      raise OSError(errno.ENOSPC, 'No space left on device')
+    fsync(fd)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(os, 'fsync', full)
+    with pytest.raises(OSError, match='No space left'):
+      pretrained.begin(str(folder), workdir)
+  assert not marker.exists()
+  kept = pretrained.begin(str(folder), workdir)
+  want = (folder / 'config.json').read_text()
+  for path in (marker, kept / 'config.json'):
+    assert json.loads(path.read_text()) == json.loads(want)

@@ -2,7 +2,9 @@
 on a model.
 """
 
+import errno
 import json
+import os
 
 import jax.numpy as jnp
 import numpy as np
@@ -82,6 +84,21 @@ def test_the_vector_is_a_mean_of_differences(folder, tmp_path, token):
   ]
   np.testing.assert_allclose(got[1], np.mean(want, axis=0), atol=2e-4)
   assert got.shape == (3, 16) and not got[[0, 2]].any()
+
+
+def test_a_file_that_is_not_written_whole_leaves_the_earlier_one(
+  folder, tmp_path, monkeypatch
+):
+  out = run(folder, tmp_path)
+  before = out.read_bytes()
+
+  def full(fd):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(os, 'fsync', full)
+  with pytest.raises(SystemExit):
+    run(folder, tmp_path, '--layer=2')
+  assert out.read_bytes() == before
 
 
 def test_a_steered_model_adds_the_vector(folder, tmp_path):

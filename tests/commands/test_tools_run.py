@@ -10,6 +10,12 @@ from paths import ROOT
 RUN = ROOT / 'tools' / 'run'
 
 
+def script(path, line):
+  """Writes an interpreter that has pip and else runs a line of shell."""
+  path.write_text(f'#!/bin/sh\n[ "$3" = --version ] && exit\n{line}\n')
+  path.chmod(0o755)
+
+
 @pytest.fixture
 def called(tmp_path):
   """Returns a function that calls tools/run with an interpreter that only
@@ -17,13 +23,13 @@ def called(tmp_path):
   """
   python = tmp_path / 'venv' / 'bin' / 'python'
   python.parent.mkdir(parents=True)
-  python.write_text(f'#!/bin/sh\necho "$JAXRL_PROGRAM $*" >>{tmp_path}/calls\n')
-  python.chmod(0o755)
+  script(python, f'echo "$JAXRL_PROGRAM $*" >>{tmp_path}/calls')
   env = {k: v for k, v in os.environ.items() if k != 'JAXRL_EXTRAS'}
   env['JAXRL_VENV'] = str(tmp_path / 'venv')
 
   def call(*words):
-    subprocess.run([RUN, *words], env=env, check=True, stderr=subprocess.PIPE)
+    given = env | {'PYTHON': os.environ.get('PYTHON', '')}
+    subprocess.run([RUN, *words], env=given, check=True, stderr=subprocess.PIPE)
     return (tmp_path / 'calls').read_text().splitlines()
 
   return call
@@ -58,6 +64,20 @@ def test_installed_once_and_called_by_its_own_name(called):
   *_, last = called('keys', 'rl')
   assert last == f'{RUN} -m jaxrl_reason keys rl'
   assert sum('--editable' in line for line in called('keys', 'rl')) == 1
+
+
+def test_an_interrupted_environment_is_made_again(
+  called, tmp_path, monkeypatch
+):
+  """venv makes the interpreter first, and then pip with it."""
+  python, whole = tmp_path / 'venv' / 'bin' / 'python', tmp_path / 'whole'
+  python.rename(whole)
+  python.write_text('#!/bin/sh\necho No module named pip >&2; exit 1\n')
+  python.chmod(0o755)
+  script(tmp_path / 'make', f'[ "$2" = venv ] && cp {whole} "$3/bin/python"; :')
+  monkeypatch.setenv('PYTHON', str(tmp_path / 'make'))
+  install, last = called('keys', 'rl')
+  assert '--editable' in install and last.endswith('keys rl')
 
 
 @pytest.mark.parametrize('words', [['--help'], ['plan', '--help'], ['pln']])

@@ -45,8 +45,8 @@ def opened(workdir: epath.Path, resume_step: int | None, owed: bool = False):
   Args:
     resume_step: lines after it are removed; None: the run begins, and lines of
       an earlier run are moved aside.
-    owed: the run begins with the evaluation of that step, so the line that an
-      earlier start may have written of it is removed too.
+    owed: the run begins by evaluating `resume_step`; a line that an earlier
+      start wrote for that evaluation is removed, too.
   """
   if files.is_remote(workdir):
     return Parts(workdir / 'metrics', resume_step, owed)

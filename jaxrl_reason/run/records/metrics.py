@@ -217,7 +217,8 @@ class Writer:
     """Warns if lines of metrics up to the step of the checkpoint are missing.
 
     Args:
-      step: the step whose line was written before the checkpoint was saved.
+      step: the last step whose line must be there, since it was written before
+        the checkpoint.
     """
     last = step if self._lines is None else self._lines.last
     if last < step:

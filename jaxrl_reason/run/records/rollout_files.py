@@ -51,8 +51,8 @@ class RolloutFiles:
     """Args:
     resume_step: files after it are removed; None if the run begins, and the
       files of an earlier run are moved aside.
-    grade: a host verifier of the completions that kernels have verified,
-      which also extracts the answer; None if there is none.
+    grade: verifies on the host what kernels have scored, and extracts its
+      answer; None: no such verifier.
     histogram: takes (step, name, numbers) of the kept rollouts, or None.
     check: takes (step, share of records with each sign), or None.
     """
