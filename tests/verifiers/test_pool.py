@@ -440,3 +440,66 @@ def test_a_case_that_hangs_before_large_cases_fails_alone():
     verdicts = verifiers.submit(cases).result(timeout=15)
   assert [i for i, v in enumerate(verdicts) if not v.valid] == [1]
   assert verdicts[1].status == 'timeout'
+
+
+def test_cases_that_arrive_during_a_restart_are_answered(monkeypatch):
+  """A new nursery drops bytes that it reads together with its settings."""
+  cases = [('0', {'text': 'x' * 32_000})] * 64
+  with pool.VerifierPool(reward('echo'), workers=1) as verifiers:
+    slow = f'import time; time.sleep(0.5); {pool.START}'
+    monkeypatch.setattr(pool, 'START', slow)
+    verifiers._process.kill()
+    assert eventually(lambda: verifiers.stats()['restarts'] == 1)
+    time.sleep(0.2)  # the new process has its settings and has not read them
+    verdicts = verifiers.submit(cases).result(timeout=15)
+  assert all(v.valid for v in verdicts)
+
+
+@pytest.mark.parametrize(
+  'error',
+  [
+    BlockingIOError('no process left'),  # of the fork
+    ValueError('no process left'),
+  ],
+)
+def test_a_restart_that_fails_ends_the_pool_with_the_reason(monkeypatch, error):
+  with pool.VerifierPool(reward('echo'), workers=1) as verifiers:
+
+    def start(*args, **kwargs):
+      raise error
+
+    monkeypatch.setattr(pool.interpreter, 'start', start)
+    future = verifiers.submit([('1', {'sleep': 60})])
+    verifiers._process.kill()
+    (verdict,) = future.result(timeout=10)
+    assert verdict.status == 'error' and 'no process left' in verdict.detail
+    with pytest.raises(pool.PoolError, match='has ended: no process left'):
+      verifiers.submit([GOOD])
+
+
+def test_a_process_that_ends_before_it_gets_its_settings(monkeypatch):
+  start = pool.interpreter.start
+
+  def start_and_end(code: str, **options):
+    process, sock = start('pass  # {}', **options)
+    process.wait(10)
+    return process, sock
+
+  monkeypatch.setattr(pool.interpreter, 'start', start_and_end)
+  with pytest.raises(pool.PoolError, match='cannot start: BrokenPipe'):
+    pool.VerifierPool('math')
+
+
+def test_a_pool_closed_during_a_restart_leaves_no_process(monkeypatch):
+  verifiers = pool.VerifierPool(reward('echo'), workers=1)
+  start, processes = pool.interpreter.start, []
+
+  def start_and_close(*args, **options):
+    process, sock = start(*args, **options)
+    processes.append(process)
+    verifiers.close()
+    return process, sock
+
+  monkeypatch.setattr(pool.interpreter, 'start', start_and_close)
+  verifiers._process.kill()
+  assert eventually(lambda: processes and processes[0].poll() is not None)

@@ -95,6 +95,18 @@ def _files_of_own_tasks() -> tuple[str, ...]:
   return tasks.files_of_own() if tasks else ()
 
 
+def _hang_up(process: subprocess.Popen, sock: socket.socket):
+  """Ends a process and closes the socket to it."""
+  with contextlib.suppress(OSError):  # the other side may be gone already
+    sock.shutdown(socket.SHUT_RDWR)
+  try:
+    process.wait(timeout=2.0)
+  except subprocess.TimeoutExpired:
+    process.kill()
+    process.wait()
+  sock.close()
+
+
 class VerifierPool:
   """Worker processes for one reward; a context manager."""
 
@@ -131,7 +143,7 @@ class VerifierPool:
     self._open: dict[int, _Open] = {}  # by number
     self._counts = collections.Counter()
     self._busy_s = 0.0
-    self._closing = False
+    self._closing, self._why_closed = False, 'is closed'
     self._outbox = queue.SimpleQueue()
     self._start()
     for target in (self._read, self._write):
@@ -149,7 +161,7 @@ class VerifierPool:
     payloads = [pickle.dumps(tuple(case)) for case in cases]
     with self._lock:
       if self._closing:
-        raise PoolError('the verifier pool is closed')
+        raise PoolError(f'the verifier pool {self._why_closed}')
       numbers = list(itertools.islice(self._numbers, len(cases)))
       for i, number in enumerate(numbers):
         self._open[number] = _Open(batch, i, payloads[i])
@@ -203,29 +215,40 @@ class VerifierPool:
     if already:
       return
     self._outbox.put(None)
-    self._hang_up()
+    _hang_up(self._process, self._sock)
     self._fail_open('the pool was closed')
 
   def _start(self):
-    """Starts an interpreter that imports the reward; PoolError if it fails."""
-    env = interpreter.environment() | ENVIRONMENT
-    self._process, self._sock = interpreter.start(START, env=env)
-    self._sock.sendall(wire.frame(pickle.dumps(self._settings)))
-    self._reader = wire.Reader(self._sock, worker.MAX_ANSWER)
-    problem = self._start_problem()
-    if problem is not None:
-      self._hang_up()
-      raise PoolError(f'the verifier process cannot start: {problem}')
+    """Starts an interpreter that imports the reward; PoolError if it fails.
 
-  def _start_problem(self) -> str | None:
-    """Waits until the reward is imported; returns the error, or ''."""
-    self._sock.settimeout(self._start_s)
+    Other threads get the socket only after the interpreter has answered. While
+    it reads its settings, it drops all later bytes.
+    """
+    env = interpreter.environment() | ENVIRONMENT
+    process, sock = interpreter.start(START, env=env)
+    reader = wire.Reader(sock, worker.MAX_ANSWER)
+    problem = self._start_problem(sock, reader)
+    with self._lock:
+      if problem is None and not self._closing:
+        self._process, self._sock, self._reader = process, sock, reader
+        return
+    _hang_up(process, sock)
+    raise PoolError(f'the verifier process cannot start: {problem}')
+
+  def _start_problem(
+    self, sock: socket.socket, reader: wire.Reader
+  ) -> str | None:
+    """Waits until the reward is imported; returns the error, or None."""
+    sock.settimeout(self._start_s)
     try:
-      answer = self._reader.only()
+      sock.sendall(wire.frame(pickle.dumps(self._settings)))
+      answer = reader.only()
     except TimeoutError:
       return f'not ready after {self._start_s:g} s'
+    except (OSError, ValueError) as e:
+      return f'{type(e).__name__}: {e}'
     finally:
-      self._sock.settimeout(None)
+      sock.settimeout(None)
     if answer is None:
       return 'it ended at once; its messages are above'
     try:
@@ -233,16 +256,6 @@ class VerifierPool:
     except MALFORMED as e:
       return f'it wrote no message: {e}'
     return None if problem is None else str(problem)
-
-  def _hang_up(self):
-    with contextlib.suppress(OSError):  # the other side may be gone already
-      self._sock.shutdown(socket.SHUT_RDWR)
-    try:
-      self._process.wait(timeout=2.0)
-    except subprocess.TimeoutExpired:
-      self._process.kill()
-      self._process.wait()
-    self._sock.close()
 
   def _write(self):
     """Sends cases to the nursery, in a thread, so that submit never waits."""
@@ -264,14 +277,16 @@ class VerifierPool:
           return
         self._counts['restart'] += 1
       barren = 0 if self._charge() or answered else barren + 1
+      _hang_up(self._process, self._sock)
       try:
         if barren > MAX_BARREN_RESTARTS:
           raise PoolError('the verifier process keeps dying')
-        self._hang_up()
         self._start()
-      except PoolError as e:
+      except (PoolError, OSError, ValueError) as e:
         with self._lock:
-          self._closing = True
+          if not self._closing:
+            self._closing, self._why_closed = True, f'has ended: {e}'
+        self._outbox.put(None)  # ends the writing thread
         self._fail_open(str(e))
         return
       self._resend()
