@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -260,17 +261,23 @@ def on_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
       signal.signal(s, handler)
 
 
-def resumable() -> contextlib.AbstractContextManager[None]:
+def resumable(
+  fresh: bool = False,
+) -> contextlib.AbstractContextManager[None]:
   """Ends the process with SAVED at a signal while nothing is unsaved: before
   the run handles signals itself, as during imports, and after it.
+
+  Args:
+    fresh: the command has --fresh, with which it would begin again.
   """
-  return on_signals(_end_resumable)
+  return on_signals(functools.partial(_end_resumable, fresh))
 
 
-def _end_resumable(signum: int, frame: Any):
+def _end_resumable(fresh: bool, signum: int, frame: Any):
   del frame
   name = signal.Signals(signum).name
-  line = f'{name}: nothing is unsaved; start the same command to go on.\n'
+  how = ', without --fresh if it has begun' if fresh else ''
+  line = f'{name}: nothing is unsaved; start the same command to go on{how}.\n'
   # Not print: the signal may have interrupted one. The reader may be gone.
   with contextlib.suppress(OSError):
     os.write(2, line.encode())

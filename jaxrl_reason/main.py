@@ -36,7 +36,7 @@ def parser() -> command.Parser:
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
-  with command.resumable():
+  with command.resumable(a.fresh):
     run(a)
 
 

@@ -68,7 +68,14 @@ def run(
     start = identity.of_start(config.json_values(), workdir)
     with workdirs.opened(start, workdir, fresh=fresh) as workdir:
       with logs.kept(workdir):
-        return _run(config, workdir, stopping)
+        state = _run(config, workdir, stopping)
+        if state is None:
+          how = ' without --fresh' if fresh else ''
+          say(
+            'Stopped by a signal; what was trained is saved. Start the same '
+            f'command{how} to go on.'
+          )
+        return state
 
 
 def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
@@ -118,7 +125,6 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
   say(spent.told())
   events.note(workdir, 'end', how='signal' if stopping.agreed else 'finished')
   if stopping.agreed:
-    say('Stopped by a signal; what was trained is saved. Start again to go on.')
     return None
   if hosts.is_main():
     aside(samples.before_and_after(workdir))

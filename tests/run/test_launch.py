@@ -147,10 +147,8 @@ def test_arguments_reach_the_workers_of_a_slice(tmp_path):
   assert log.read_text() == ''.join(f'[{a}]' for a in words + args) + '.\n'
 
 
-@pytest.mark.parametrize(
-  'code, requeued', [(0, ''), (1, ''), (75, 'requeue 7')]
-)
-def test_slurm_puts_a_saved_run_into_the_queue_again(tmp_path, code, requeued):
+def slurm(tmp_path, code: int, *flags: str, **variables: str):
+  """Runs the job's script where the run ends with an exit code."""
   stub(tmp_path, 'srun', f'exit {code}')
   stub(tmp_path, 'scontrol', 'echo "$@"')
   tools = tmp_path / 'tools'
@@ -161,10 +159,24 @@ def test_slurm_puts_a_saved_run_into_the_queue_again(tmp_path, code, requeued):
     'SLURM_CPUS_PER_TASK': '1',
     'PATH': f'{tmp_path}:{os.environ["PATH"]}',
   }
-  done = subprocess.run(
-    ['bash', LAUNCH / 'slurm.sbatch', '--config=x'],
-    env=os.environ | job,
+  return subprocess.run(
+    ['bash', LAUNCH / 'slurm.sbatch', '--config=x', *flags],
+    env=os.environ | job | variables,
     capture_output=True,
     text=True,
   )
+
+
+@pytest.mark.parametrize(
+  'code, requeued', [(0, ''), (1, ''), (75, 'requeue 7')]
+)
+def test_slurm_puts_a_saved_run_into_the_queue_again(tmp_path, code, requeued):
+  done = slurm(tmp_path, code)
   assert (done.returncode, done.stdout.strip()) == (code, requeued), done.stderr
+
+
+@pytest.mark.parametrize('restarts, begins', [('0', True), ('1', False)])
+def test_slurm_does_not_begin_a_requeued_run_again(tmp_path, restarts, begins):
+  done = slurm(tmp_path, 0, '--fresh', SLURM_RESTART_COUNT=restarts)
+  assert (done.returncode == 0) == begins
+  assert ('without --fresh' in done.stderr) != begins

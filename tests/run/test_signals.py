@@ -8,10 +8,11 @@ import sys
 import time
 
 import pytest
+import tiny_recipe
 from paths import ROOT
 from waiting import eventually
 
-from jaxrl_reason import evaluate, main, study
+from jaxrl_reason import command, evaluate, main, study
 from jaxrl_reason.hosts import last_words
 from jaxrl_reason.run import train
 from jaxrl_reason.run.process import reader_gone, signals
@@ -188,3 +189,19 @@ def test_verifier_processes_that_cannot_start_are_an_error_of_one_line(
     main.main([f'--config={ROOT}/tests/tiny_recipe.py', '--workdir=w'])
   last = capsys.readouterr().err.splitlines()[-1]
   assert last == 'error: the verifier process cannot start: no memory'
+
+
+@pytest.mark.parametrize('fresh', [False, True])
+def test_a_run_that_began_afresh_goes_on_without_the_flag(
+  monkeypatch, tmp_path, capfd, fresh
+):
+  """The same command would move the run's checkpoints aside."""
+  monkeypatch.setattr(os, '_exit', lambda code: None)
+  with command.resumable(fresh):
+    os.kill(os.getpid(), signal.SIGTERM)
+  assert ('without --fresh' in capfd.readouterr().err) == fresh
+  monkeypatch.setattr(train, '_run', lambda *_: None)  # a signal has ended it
+  train.run(tiny_recipe.get_config(), tmp_path / 'w', fresh=fresh)
+  line = capfd.readouterr().err.splitlines()[-1]
+  assert 'Start the same command' in line
+  assert ('without --fresh' in line) == fresh

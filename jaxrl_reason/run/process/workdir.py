@@ -125,6 +125,6 @@ def _move_aside(workdir: epath.Path) -> None:
     path.rename(aside / path.name)
   print(
     f'--fresh: {len(found)} files and folders of {workdir} are now in '
-    f'{aside.name}; beginning at step 0.',
+    f'{aside.name}; beginning at step 0. Leave out --fresh to go on later.',
     file=sys.stderr,
   )
