@@ -304,6 +304,9 @@ WHOLE = 'def area(r):\n    return math.pi * r * r\n'
     f'<think>```python\nwrong\n```</think>Sure:\n```python\n{WHOLE}```\nDone.',
     f'```python\nwrong = 1\n```\nbetter:\n```py\n{WHOLE}```\nRun it:\n'
     '```bash\npython a.py\n```',
+    f'```python\n{WHOLE}```\nExample:\n```\n>>> area(1)\n3.14\n```',
+    f'```Python\n{WHOLE}```\nThis prints:\n```\n3.1',
+    f'```\nwrong = 1\n```\nbetter:\n```\n{WHOLE}```\n```text\n3.14\n```',
     f'```\n{WHOLE}',
     f'~~~python\n{WHOLE}~~~',
     '```python\n    return math.pi * r * r\n```',

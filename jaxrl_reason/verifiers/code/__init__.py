@@ -35,7 +35,7 @@ TIMEOUT_S, MEMORY_MB = 3.0, 256
 MAX_PROGRAM = 1 << 20  # characters
 
 FENCE = re.compile(r'^[ \t]*(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$', re.M)
-PYTHON = ('', 'py', 'python', 'python3')
+PYTHON = ('python', 'py', 'python3')  # tags of a fenced block
 # The first line after a function body that belongs to something else.
 AFTER_BODY = re.compile(r'^(?!def |async def |class |import |from |@)\S', re.M)
 
@@ -186,10 +186,11 @@ def extract(
 ) -> str | None:
   """Extracts the program of a completion, or None.
 
-  It is the last fenced block of Python after the last thought, or all the text.
-  An unfinished thought without text before it has none. If `prompt` begins the
-  function `entry_point`, its imports and helpers are prepended, and a
-  completion that is only a body is joined to it.
+  It is the last fenced block tagged as Python after the last thought, else the
+  last block without a tag, else all the text. An unfinished thought without
+  text before it has none. If `prompt` begins the function `entry_point`, its
+  imports and helpers are prepended, and a completion that is only a body is
+  joined to it.
   """
   after, end = thoughts.spoken(completion)
   text = completion[after:end]
@@ -239,14 +240,18 @@ def _head(prompt: str, entry_point: str | None) -> str:
 
 
 def _last_block(text: str) -> str | None:
-  """Returns the last fenced Python block, also if it was cut off."""
-  block, start, mark = None, None, ''
+  """Returns the last fenced block of Python, also if it was cut off.
+
+  A block without a tag counts only if no block is tagged as Python: it may be
+  an example or an output after the program.
+  """
+  blocks, start, mark, tag = {}, None, '', ''
   for fence in FENCE.finditer(text):
     if start is None:
-      mark, language = fence[1], fence[2].lower()
-      start = fence.end() + 1 if language in PYTHON else -1
+      start, mark, tag = fence.end() + 1, fence[1], fence[2].lower()
+      tag = PYTHON[0] if tag in PYTHON else tag
     elif fence[1].startswith(mark) and not fence[2]:
-      if start >= 0:
-        block = text[start : fence.start()]
-      start = None
-  return block if start is None or start < 0 else text[start:]
+      blocks[tag], start = text[start : fence.start()], None
+  if start is not None:
+    blocks[tag] = text[start:]
+  return blocks.get(PYTHON[0], blocks.get(''))
