@@ -62,6 +62,7 @@ PARTS = {
   )
   for end in ('', 's')
 }
+LAST_HYPHEN = re.compile('(?<=[a-z])-(?=[a-z]+$)')  # of two-thirds
 EMPTY_WORDS = frozenset(
   (
     'no solution',
@@ -251,14 +252,14 @@ def number_word(phrase: str) -> int | None:
 
 
 def fraction_word(phrase: str) -> Fraction | int | None:
-  """Reads a half, two thirds, three and a half, and minus five."""
+  """Reads a half, two-thirds, three and a half, and minus five."""
   sign, _, rest = phrase.partition(' ')
   if sign in ('minus', 'negative'):
     value = number_word(rest)
     value = fraction_word(rest) if value is None else value
     return None if value is None else -value
   whole, joint, part = phrase.rpartition(' and ')
-  count, _, name = part.rpartition(' ')
+  count, _, name = LAST_HYPHEN.sub(' ', part).rpartition(' ')
   top = 1 if count in ('a', 'an') or phrase == 'half' else number_word(count)
   bottom = PARTS.get(name)
   if top is None or bottom is None or not 0 < top < bottom:
