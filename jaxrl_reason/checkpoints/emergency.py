@@ -107,8 +107,8 @@ class Emergency:
     self._start, self._valid = told
     self._found = self._inventory()
     # _done: step of the newest set that this process has written and copied.
-    # _last: step of the last set begun. _next: step from which the next one is
-    # due.
+    # _last: step of the last set begun or restored. _next: step from which the
+    # next one is due.
     self._done, self._last, self._next = -1, -1, every
     self._writing, self._failed = None, ''
     # Metrics of the last emergency checkpoint, and of a restore from one.
@@ -220,6 +220,7 @@ class Emergency:
     used.
     """
     self.passed(step)
+    self._last = step
     valid = {k: min(last, step) for k, last in self._valid.items()}
     if hosts.is_main():
       text = json.dumps({'starts': valid, 'now': self._start})
@@ -317,11 +318,19 @@ class Emergency:
     if self._writing is not None:
       self._writing.join()
 
-  def close(self) -> None:
-    """Removes all files: a checkpoint of the workdir has the last state."""
+  def close(self, saved: int) -> None:
+    """Removes all files if a checkpoint of the workdir has the last state.
+
+    A signal just after the start may end the run before any save. Then the next
+    start needs the files from which this one was restored.
+
+    Args:
+      saved: step of the newest checkpoint of the workdir; 0: there is none.
+    """
     self.wait()
-    hosts.gather(None)  # no file is still being sent
-    for start in (*self._valid, self._start):
+    saved = hosts.gather(saved)[0]  # no file is still being sent
+    removed = (*self._valid, self._start) if saved >= self._last else ()
+    for start in removed:
       shutil.rmtree(self._home(start), ignore_errors=True)
     if self._others:
       self._others.close()

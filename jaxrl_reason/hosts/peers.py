@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import jax
 
@@ -24,6 +25,8 @@ from jaxrl_reason.hosts import last_words, service
 BEAT_S = 1.0
 # Processes that end because of the same error print it themselves meanwhile.
 GRACE_S = 3.0
+# For each function of `before_end`.
+CALL_S = 10.0
 BEATS, STOPS = 'jaxrl_reason/beats/', 'jaxrl_reason/stops/'
 AGAIN = (
   'All stop. Start the same command on every host again to go on from the last '
@@ -53,12 +56,28 @@ def end(line: str) -> None:
     return
   last_words.prepare(f'error: {line}.')  # jax may abort before this is done
   for call in before_end:
-    call(line)
+    _call(call, line)
   if active is not None:
     active.leave(line)
   print(f'error: {line}.', file=sys.stderr, flush=True)
   last_words.cancel()
   os._exit(1)
+
+
+def _call(call: Callable[[str], None], line: str) -> None:
+  """Calls a function of `before_end` for at most `CALL_S`. It writes files, and
+  a file system that is full or hangs may be why this process ends.
+  """
+
+  def work():
+    try:
+      call(line)
+    except Exception as e:
+      print(f'{type(e).__name__}: {e}', file=sys.stderr, flush=True)
+
+  thread = threading.Thread(target=work, daemon=True)
+  thread.start()
+  thread.join(CALL_S)
 
 
 class Peers:

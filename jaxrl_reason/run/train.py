@@ -112,7 +112,7 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
       with spent.on('save'), watch.watched('save', counted=False):
         checkpoints.wait()
         if checkpoints.near:
-          checkpoints.near.close()
+          checkpoints.near.close(max(checkpoints.steps(), default=0))
   except hosts.Lost:
     raise  # an unfinished save would wait for processes that have ended
   except BaseException as e:

@@ -182,6 +182,29 @@ def test_a_newer_checkpoint_of_the_workdir_comes_first(tmp_path):
   assert json.loads(note.read_text())['starts']
 
 
+def test_a_run_that_saves_nothing_leaves_the_copy_it_was_restored_from(
+  tmp_path,
+):
+  """A signal comes after the start and before the first step."""
+  mesh = sharding.make_mesh((4, 2, 1))
+  first = opened(tmp_path)
+  found(first, mesh)
+  first.save(2, state_of(2, mesh), {'done': 2})
+  first.wait()
+  keep(first, mesh, 4)
+  for _ in range(2):
+    stopped = opened(tmp_path)
+    assert found(stopped, mesh)[0] == 4
+    stopped.near.close(max(stopped.steps()))
+  last = opened(tmp_path)
+  assert found(last, mesh)[0] == 4
+  last.save(5, state_of(5, mesh), {'done': 5})
+  last.wait()
+  last.near.close(max(last.steps()))
+  assert not files(tmp_path)
+  assert found(opened(tmp_path), mesh)[0] == 5
+
+
 def test_two_copies_are_kept_and_a_full_disk_does_not_stop_the_run(
   tmp_path, monkeypatch, caplog
 ):

@@ -1,6 +1,7 @@
 """Limits of a dispatch's time, and the accounting of a run's time."""
 
 import json
+import threading
 import time
 import types
 
@@ -172,6 +173,31 @@ def test_the_heartbeat_prepares_the_last_message(monkeypatch):
   monkeypatch.setattr(peers.last_words, 'prepare', prepare)
   own._exchange()
   assert len(lines) == 2 and 'was ended without a word' in lines[0]
+
+
+def test_a_process_ends_although_its_stacks_cannot_be_written(
+  monkeypatch, capsys
+):
+  """The file system is full, or hangs, while another thread ends the run."""
+  hung, left, codes = threading.Event(), [], []
+
+  def full(line):
+    raise OSError(28, 'No space left on device')
+
+  active = types.SimpleNamespace(leave=left.append)
+  monkeypatch.setattr(peers, '_ending', threading.Lock())
+  monkeypatch.setattr(peers, 'CALL_S', 0.1)
+  monkeypatch.setattr(peers, 'active', active)
+  monkeypatch.setattr(peers, 'before_end', [full, lambda _: hung.wait(60)])
+  monkeypatch.setattr(peers.os, '_exit', codes.append)
+  begun = time.monotonic()
+  peers.end('the save has taken 41 s')
+  hung.set()
+  assert time.monotonic() - begun < 30
+  assert left == ['the save has taken 41 s'] and codes == [1]
+  shown = capsys.readouterr().err
+  assert 'No space left' in shown
+  assert shown.endswith('error: the save has taken 41 s.\n')
 
 
 def test_time_is_counted_once(clock):
