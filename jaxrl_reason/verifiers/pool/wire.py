@@ -51,7 +51,11 @@ class Reader:
       del self.buffer[:start]
 
   def only(self) -> bytes | None:
-    """Waits for one frame, after which the other side sends nothing."""
+    """Waits for one frame.
+
+    Whatever arrives behind it is dropped, so the other side must send nothing
+    more.
+    """
     frames: list[bytes] = []
     while not frames and self.receive():
       frames = list(self.frames())
