@@ -1,9 +1,11 @@
 """Worker processes: limits, order, threads, asyncio, no orphans."""
 
 import asyncio
+import collections
 import concurrent.futures
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +15,7 @@ import pytest
 from waiting import eventually
 
 from jaxrl_reason.verifiers import pool, resolve
-from jaxrl_reason.verifiers.pool import limited
+from jaxrl_reason.verifiers.pool import limited, worker
 from jaxrl_reason.verifiers.verdict import all_failed
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -321,10 +323,10 @@ def test_a_killed_nursery_is_replaced_and_cases_run_again():
 
 def test_close_settles_open_cases_and_leaves_no_process():
   verifiers = pool.VerifierPool(reward('pid'), workers=1)
-  worker = int(verifiers.map([GOOD])[0].score)
+  pid = int(verifiers.map([GOOD])[0].score)
   nursery = verifiers._process.pid
   verifiers.close()
-  assert not alive(nursery) and eventually(lambda: not alive(worker))
+  assert not alive(nursery) and eventually(lambda: not alive(pid))
   with pytest.raises(pool.PoolError, match='closed'):
     verifiers.submit([GOOD])
   slow = pool.VerifierPool(reward('echo'), workers=1)
@@ -503,3 +505,22 @@ def test_a_pool_closed_during_a_restart_leaves_no_process(monkeypatch):
   monkeypatch.setattr(pool.interpreter, 'start', start_and_close)
   verifiers._process.kill()
   assert eventually(lambda: processes and processes[0].poll() is not None)
+
+
+def test_every_case_of_a_chunk_may_wait_for_a_core(monkeypatch):
+  """The CPU time of earlier cases of a chunk is not that of a later one."""
+  cpu_s = 3.0
+  monkeypatch.setattr(worker.procfs, 'usage', lambda pid: ('R', cpu_s))
+  settings = worker.Settings('math', (), 0, 1.0, 0, 0, 0, '', 2)
+  ours, theirs = socket.socketpair()
+  with ours, theirs:
+    nursery = worker.Nursery(theirs, None, settings)
+    process = worker._Worker.__new__(worker._Worker)  # without a fork
+    process.pid, process.sock, process.cases = 0, ours, collections.deque()
+    process.give([worker.Case(n, False, b'') for n in range(2)], 1.0)
+    assert process.starves(1.0)
+    cpu_s += 0.6  # the first case has used more than half of the limit
+    assert not process.starves(1.0)
+    nursery._forward(process, worker.ANSWER.pack(0, worker.DONE))
+    assert process.starves(1.0)
+    nursery.selector.close()

@@ -177,17 +177,17 @@ class _Worker:
     self.cases = collections.deque()  # of `Case`; the first one runs
     self.since = 0.0  # start time of the first case
     self.deadline = 0.0
-    self.cpu_s = 0.0  # of the process, when it was given its cases
+    self.cpu_s = 0.0  # of the process, at the start of the first case
     self.retiring = False
 
   def start(self, limit: float):
-    """Starts the clock of the first case."""
+    """Starts the clocks of the first case."""
+    self.cpu_s = procfs.usage(self.pid)[1]
     self.since = time.monotonic()
     self.deadline = self.since + limit
 
   def give(self, cases: list, limit: float):
     self.cases.extend(cases)
-    self.cpu_s = procfs.usage(self.pid)[1]
     self.start(limit)
     try:
       self.sock.sendall(b''.join(case.frame() for case in cases))
