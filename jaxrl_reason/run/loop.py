@@ -31,6 +31,8 @@ class Place:
     stage: its number; done: its steps; total: those since the run began.
     ended: true if the stage was over, by its steps or its stop_loss.
     record, state: the checkpoint's, or None.
+    reduced: true if the stage was not over, and its `steps` is now `done` or
+      less.
   """
 
   stage: int = 0
@@ -39,11 +41,15 @@ class Place:
   ended: bool = False
   record: dict | None = None
   state: TrainState | None = None
+  reduced: bool = False
 
   @property
   def owes_evaluation(self) -> bool:
-    """Returns True if a signal prevented the evaluation that was due here."""
-    return bool(self.record and self.record.get('owes_evaluation'))
+    """Returns True if the evaluation that is due here is not made: a signal
+    prevented it, or the stage ends here because its `steps` was reduced.
+    """
+    owed = self.record and self.record.get('owes_evaluation')
+    return self.reduced or bool(owed)
 
 
 class Loop:
@@ -93,6 +99,9 @@ class Loop:
     stop = self.stopping.reached()
     if (self.total == 0 or place.owes_evaluation) and not stop:
       stop = not self.evaluate(state)
+    if place.reduced and not stop:
+      # If the checkpoint is of the workdir, it stays, as the end of the stage.
+      self.save(state, self.checkpoints.save, reached=False)
     with self.journal.shown(self.done):
       while not (self.ended or stop):
         state = self.interval(state, self._steps_left())

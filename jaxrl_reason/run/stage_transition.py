@@ -106,12 +106,16 @@ class StageTransition:
     return reward_models.load(name, c.model, where, end_of)
 
   def _end_of(self, key: str, name: str) -> tuple[epath.Path, int]:
-    """Returns the workdir and the last checkpoint of an earlier stage."""
+    """Returns the workdir and the last checkpoint of an earlier stage. It may
+    be of a later step than the stage has now, if its `steps` was reduced.
+    """
     self.checkpoints.wait()
     number = [p.name for p in self.planned].index(name)
+    own = self.planned[number]
     for step in reversed(self.checkpoints.steps()):
       record = self.checkpoints.record(step)
-      if record['stage'] == number and record['finished']:
+      over = record['finished'] or record['done'] >= own.config[own.kind].steps
+      if record['stage'] == number and over:
         return self.workdir, step
     raise ValueError(
       f'{key}: {self.workdir}/checkpoints has no end of stage {name} any more'

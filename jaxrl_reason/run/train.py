@@ -247,9 +247,10 @@ def restore(planned, checkpoints, parts: Prepared) -> loop.Place:
     p = planned[record['stage']]
     where = stage_transition.layout(p, parts)
     state = restored(where.template, where.shardings)
-    ended = loop.ended(p, record)
+    done, ended = record['done'], loop.ended(p, record)
+    reduced = not ended and done >= p.config[p.kind].steps
     return loop.Place(
-      record['stage'], record['done'], step, ended, record, state
+      record['stage'], done, step, ended, record, state, reduced
     )
 
   found = checkpoints.latest(read)
