@@ -116,7 +116,7 @@ def test_an_interval_continues_after_a_resume():
   """Its counts are those of an uninterrupted run, also the first failure."""
   bad = Verdict(0.0, 'timeout', detail='10 s')
   valid = np.array([True, False, False])
-  answered = Answered(Reward(0, 0, valid), None, None, None, [bad])
+  answered = Answered(Reward(0, 0, valid), ~valid, None, None, None, [bad])
   whole = answered._replace(reward=Reward(0, 0, valid | True), verdicts=[])
   before = InvalidRewards(1.0, 4, print)
   for _ in range(3):
