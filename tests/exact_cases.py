@@ -83,6 +83,7 @@ class Sampled:
   temperature: jax.Array
   prompt_index: jax.Array
   routes: Any
+  role: Any = None
 
 
 def model_of(family: str, lora: bool = False, base: str = 'float32', **changes):

@@ -1,6 +1,5 @@
 """Weights of another run are read into the shards of the target mesh."""
 
-import dataclasses
 import json
 import os
 import socket
@@ -79,11 +78,12 @@ def test_no_device_of_an_evaluation_receives_a_whole_matrix(
   """`evaluate` reads a run over all chips, adapters merged there."""
   config, model, params = small_model(bias=False)
   if adapted:
-    settings = lora.Lora(rank=2, alpha=4.0)
+    of_run = dict(rank=2, alpha=4.0)
+    settings = lora.Lora(**of_run)
     specs = adapters.attach(model, lora=settings).specs
     added = spec.init(specs, jax.random.key(2))[lora.KEY]
     params |= {lora.KEY: jax.tree.map(lambda x: x + 0.1, added)}
-    text = json.dumps({'lora': dataclasses.asdict(settings)})
+    text = json.dumps({'lora': of_run, 'rl': {}})
     (tmp_path / 'config.json').write_text(text)
   save(tmp_path, params, params['final_norm'])
   h = json.dumps(families.to_hf(config, 64))

@@ -58,12 +58,15 @@ def whole(warm, tmp_path_factory):
 
 
 def check_rollouts(rows):
-  """Checks that answers stand beside the proposal that they answer."""
+  """Checks that answers stand beside the proposal that they answer. The answer
+  follows the first mark.
+  """
   answers = [x for x in rows if not x['prompt'].endswith('?')]
   assert 0 < len(answers) < len(rows)
   for x in answers:
     a, b = x['prompt'].rstrip('=').split('+')
-    right = x['completion'].rpartition('#')[2] == str(int(a) + int(b))
+    _, mark, said = x['completion'].partition('#')
+    right = bool(mark) and said == str(int(a) + int(b))
     assert x['reward'] == right, x
   asked = {x['prompt'] for x in answers}
   written = {x['completion'] for x in rows if x['prompt'].endswith('?')}
