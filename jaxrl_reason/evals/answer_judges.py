@@ -114,11 +114,13 @@ def section(name: str, kind: str) -> ml_collections.ConfigDict:
   a named stage.
 
   Args:
-    name: WORKDIR@step; kind: of the stage, and name of the section.
+    name: WORKDIR@step; of other names, such as steered runs, the section is
+      that of the whole run. kind: of the stage, and name of the section.
   """
   run, (folder, step) = loading.run_of(name), loading.split_step(name)
   found = run[kind].copy_and_resolve_references()
-  for stage in reversed(other_run.stages_until(folder, step)):
+  stages = () if step is None else other_run.stages_until(folder, step)
+  for stage in reversed(stages):
     own = run.named.get(stage, {'kind': stage})
     if own['kind'] == kind:
       changes = own.get(kind, {})
