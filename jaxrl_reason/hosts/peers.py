@@ -250,15 +250,26 @@ class Peers:
     return self._asked_to_stop or any(others)
 
   def _agree_to_stop(self) -> None:
-    """Agrees on the point where all stop; `reached` waits meanwhile."""
-    patience_ms = round(1000 * (self._heartbeat_s + 10))
+    """Agrees on the point where all stop; `reached` waits meanwhile, since a
+    published count must not change.
+    """
     with self._counting:
-      self._client.key_value_set(f'{STOPS}{self.me}', str(self._count))
-      counts = [
-        self._client.blocking_key_value_get(f'{STOPS}{i}', patience_ms)
-        for i in range(self.n)
-      ]
-      self._stop_at = 1 + max(map(int, counts))
+      while self._stop_at is None and not self._over.wait(BEAT_S / 10):
+        try:
+          counts = self._counts()
+        except jax.errors.JaxRuntimeError:
+          continue  # another process has not read the request yet
+        self._stop_at = 1 + max(counts)
+
+  def _counts(self) -> list[int]:
+    """Publishes the count of this process, and returns those of all."""
+    self._publish()
+    self._read()
+    key, mine = f'{STOPS}{self.me}', str(self._count)
+    self._client.key_value_set(key, mine, allow_overwrite=True)
+    wait_ms = round(1000 * BEAT_S)
+    keys = [f'{STOPS}{i}' for i in range(self.n)]
+    return [int(self._client.blocking_key_value_get(k, wait_ms)) for k in keys]
 
   def _watch(self) -> None:
     while not self._over.wait(BEAT_S / 2):

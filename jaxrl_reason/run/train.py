@@ -109,7 +109,7 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
       state = _stages(
         planned, workdir, checkpoints, told, compiled, started, parts
       )
-      with spent.on('save'), watch.watched('save', counted=False):
+      with spent.on('save'), watch.watched('last save'):
         checkpoints.wait()
         if checkpoints.near:
           checkpoints.near.close(max(checkpoints.steps(), default=0))

@@ -5,6 +5,7 @@ import threading
 import time
 import types
 
+import jax
 import numpy as np
 import pytest
 
@@ -173,6 +174,44 @@ def test_the_heartbeat_prepares_the_last_message(monkeypatch):
   monkeypatch.setattr(peers.last_words, 'prepare', prepare)
   own._exchange()
   assert len(lines) == 2 and 'was ended without a word' in lines[0]
+
+
+def test_processes_agree_on_a_stop_after_a_call_that_failed(monkeypatch):
+  """One process hears the request late: the first reads of its count fail."""
+  service, late = Service(), []
+  service.key_value_set = service.key_value_set_bytes
+
+  def get(key, wait_ms):
+    if key not in service.values:
+      late.append(key)
+      raise jax.errors.JaxRuntimeError('DEADLINE_EXCEEDED')
+    return service.values[key]
+
+  service.blocking_key_value_get = get
+  monkeypatch.setattr(peers, 'BEAT_S', 0.01)
+  own, other = (peers.Peers(service, i, 2, 10) for i in (0, 1))
+  own._count, other._count = 3, 5
+  agree = threading.Thread(target=own._agree_to_stop, daemon=True)
+  agree.start()
+  while len(late) < 3:
+    assert agree.is_alive()
+    time.sleep(0.01)
+  other._agree_to_stop()
+  agree.join(10)
+  assert own._stop_at == other._stop_at == 6
+
+
+def test_the_last_save_has_the_limit_of_a_first_operation(clock):
+  """Earlier saves return at once, and the last one waits for the files."""
+  dog = made(clock, [])
+  for _ in range(5):
+    with dog.watched('save'):
+      clock.s += 0.1
+  with dog.watched('last save'):
+    clock.s += 900
+    assert not dog.stuck()
+    clock.s += 200
+    assert 'the writing of the checkpoint at step' in dog.stuck()
 
 
 def test_a_process_ends_although_its_stacks_cannot_be_written(

@@ -21,6 +21,7 @@ SAID = {
   'steps': 'the steps after step {} have taken',
   'evaluation': 'the evaluation at step {} has taken',
   'save': 'the save at step {} has taken',
+  'last save': 'the writing of the checkpoint at step {} has taken',
   'emergency': 'the emergency checkpoint at step {} has taken',
 }
 

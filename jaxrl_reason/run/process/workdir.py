@@ -71,7 +71,7 @@ def _locked(workdir: epath.Path):
 def _make(workdir: epath.Path) -> None:
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-    probe = workdir / f'.writable-{jax.process_index()}'
+    probe = workdir / f'.writable-{jax.process_index()}-{os.getpid()}'
     probe.write_text('')
     probe.unlink()
   except ImportError as e:
@@ -95,7 +95,8 @@ def _refuse_unshared(workdir: epath.Path) -> None:
 
   They write their shards of a checkpoint into it.
   """
-  marker = workdir / '.shared'
+  # Another start of the same run may be at this point too.
+  marker = workdir / hosts.gather(f'.shared-{os.getpid()}')[0]
   with hosts.zero_first():
     if hosts.is_main():
       marker.write_text('')
