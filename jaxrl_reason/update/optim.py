@@ -23,9 +23,11 @@ def decayed(params) -> dict:
 # Projections: leaf name -> numbers of input and output dimensions; earlier
 # dimensions (layers, experts) count matrices.
 PROJECTIONS = {
-  **dict.fromkeys(('q', 'k', 'v'), (1, 2)),
+  **dict.fromkeys(('q', 'k', 'v', 'q_up', 'kv_up'), (1, 2)),
+  **dict.fromkeys(('z', 'qkvz', 'ba', 'share', 'step'), (1, 2)),
   'o': (2, 1),
-  **dict.fromkeys(('gate', 'up', 'down', 'router', 'a', 'b'), (1, 1)),
+  **dict.fromkeys(('q_down', 'kv_down', 'gate', 'up', 'down'), (1, 1)),
+  **dict.fromkeys(('router', 'a', 'b'), (1, 1)),
 }
 
 

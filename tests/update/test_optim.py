@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import trees
-from jaxrl_reason.models import spec, transformer
+from jaxrl_reason.models import spec, transformer, weights, zoo
 from jaxrl_reason.update import optim
 
 
@@ -45,6 +45,19 @@ def test_muon_orthogonalises_every_matrix(experts):
   for name in ('embed', 'head', 'final_norm', 'layers/attn_norm'):
     # The updates have the signs of the first gradient.
     np.testing.assert_array_equal(np.sign(found[name]), np.sign(adam[name]))
+
+
+# Arrays of layers that are no matrix from states to states.
+NO_MATRICES = 'bias', 'conv', 'part'
+
+
+@pytest.mark.parametrize('size', zoo.ZOO)
+def test_muon_knows_the_matrices_of_every_kind_of_layer(size):
+  specs = trees.flatten(weights.specs(zoo.ZOO[size]))
+  for path, s in specs.items():
+    n = len(s.shape) - spec.n_stacked(s)
+    if n > 1 and '/' in path and not path.endswith(NO_MATRICES):
+      assert sum(optim.PROJECTIONS[path.rpartition('/')[2]]) == n, path
 
 
 @pytest.mark.parametrize('name', optim.OPTIMIZERS)
