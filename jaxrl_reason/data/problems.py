@@ -370,9 +370,11 @@ def drop_long(
 
   room = min(c.completion_len, solution_len or c.completion_len)
   changes, dropped = {}, {}
-  for split, most in (('train', room), ('heldout', None)):
+  for split in ('train', 'heldout', 'harder'):
     source = getattr(problems, split)
-    rule = lengths.fits(c, tokenizer, most)
+    if source is None:
+      continue
+    rule = lengths.fits(c, tokenizer, room if split == 'train' else None)
     if len(source) >= pipeline.ENDLESS:
       changes[split] = pipeline.Redrawn(source, rule)
       continue

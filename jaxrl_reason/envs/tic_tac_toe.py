@@ -48,7 +48,7 @@ def _completes(board, who: int):
 
 def _reply(board):
   """Returns the cell of the opponent's move."""
-  urgency = 2 * _completes(board, 2) + _completes(board, 1)
+  urgency = jnp.where(_completes(board, 2), 2, _completes(board, 1))
   score = jnp.where(board == 0, urgency * 9 - jnp.asarray(_RANK), -99)
   return jnp.argmax(score)
 

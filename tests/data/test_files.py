@@ -295,6 +295,18 @@ def test_too_long_drop_drops_the_rows_that_error_refuses():
     lengths.check(found, c, Characters(), 12)
 
 
+def test_too_long_drop_redraws_long_problems_of_the_harder_split():
+  c = config_lib.default().data
+  c.update(name='arithmetic', prompt_len=14, too_long='drop')
+  c.knobs, c.harder = dict(min_ops=2, max_ops=2), dict(min_ops=4, max_ops=8)
+  found = problems.load(c, 0)
+  assert max(len(found.harder[i]['prompt']) for i in range(20)) > 14
+  kept, dropped = problems.drop_long(found, c, Characters())
+  assert dropped == {}
+  for i in range(20):
+    assert len(kept.harder[i]['prompt']) <= 14
+
+
 def refused(path, tmp_path, **flat):
   """Returns the error of a run on a file, which comes before its first step."""
   c = tiny_recipe.get_config()

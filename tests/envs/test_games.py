@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl_reason import envs
-from jaxrl_reason.envs import two_players
+from jaxrl_reason.envs import tic_tac_toe, two_players
 from jaxrl_reason.verifiers import tasks
 from jaxrl_reason.verifiers.tasks import games
 
@@ -105,6 +105,20 @@ def test_tic_tac_toe_follows_the_rules_in_random_games():
     assert [x[1] for x in said] == rewards and said[-1][2]
     assert not any(x[2] for x in said[:-1])
   assert {(True, False, False), (False, True, False)} <= ends
+
+
+def test_the_opponent_of_tic_tac_toe_is_that_of_its_solutions():
+  """Also on boards where one of two winning cells blocks a line too."""
+  boards, rng = [], random.Random(0)
+  for _ in range(400):
+    cells = rng.sample(range(9), rng.randint(1, 8))
+    boards.append(
+      ''.join('.' if i not in cells else rng.choice('XO') for i in range(9))
+    )
+  boards = [b for b in boards if '.' in b] + ['..OOOXXX.']
+  state = np.array([['.XO'.index(c) for c in b] for b in boards])
+  found = jax.jit(jax.vmap(tic_tac_toe._reply))(state)
+  assert found.tolist() == [games.opponent(b) for b in boards]
 
 
 def test_frozen_lake_ends_in_a_hole_and_stops_at_the_edge():

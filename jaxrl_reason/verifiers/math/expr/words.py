@@ -62,6 +62,7 @@ PARTS = {
   )
   for end in ('', 's')
 }
+AND_A = re.compile('-and-an?-')  # of three-and-a-half
 LAST_HYPHEN = re.compile('(?<=[a-z])-(?=[a-z]+$)')  # of two-thirds
 EMPTY_WORDS = frozenset(
   (
@@ -258,6 +259,7 @@ def fraction_word(phrase: str) -> Fraction | int | None:
     value = number_word(rest)
     value = fraction_word(rest) if value is None else value
     return None if value is None else -value
+  phrase = AND_A.sub(' and a ', phrase)
   whole, joint, part = phrase.rpartition(' and ')
   count, _, name = LAST_HYPHEN.sub(' ', part).rpartition(' ')
   top = 1 if count in ('a', 'an') or phrase == 'half' else number_word(count)
