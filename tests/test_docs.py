@@ -6,10 +6,12 @@ import re
 import sys
 import threading
 
+import numpy as np
 import pytest
 from paths import ROOT
 
-from jaxrl_reason import envs
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import envs, losses
 from jaxrl_reason.run import train
 from jaxrl_reason.verifiers import resolve, tasks
 from jaxrl_reason.verifiers.judges import pairwise
@@ -35,14 +37,15 @@ def folder(tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(str(tmp_path / 'configs'))
   yield tmp_path
   tasks.TASKS.pop('largest', None)
-  for name in ('largest', 'largest_tiny', 'charged_tiny', 'own_loop'):
-    sys.modules.pop(name, None)
+  losses.POLICIES.pop('anchored', None)
+  for name in blocks('extending.md'):
+    sys.modules.pop(name.rpartition('/')[2].removesuffix('.py'), None)
 
 
 def test_the_page_contains_the_tested_blocks():
   assert set(blocks('extending.md')) == {
     'largest.py', 'configs/largest_tiny.py', 'brevity.py',
-    'configs/charged_tiny.py', 'own_loop.py'
+    'configs/anchored_tiny.py', 'configs/charged_tiny.py', 'own_loop.py'
   }  # fmt: skip
 
 
@@ -57,6 +60,38 @@ def test_an_own_task_and_reward_train(folder):
   c.log_every = 1
   assert train.run(c, folder / 'run') is not None
   assert resolve.load(short['reward'])('12', {}) == 1 / 3
+
+
+def test_an_own_loss_of_a_recipe_trains(folder):
+  import anchored_tiny
+
+  c = anchored_tiny.get_config()
+  c.compile_cache, c.stages, c.rl.steps = '', ('rl',), 2
+  assert train.run(c, folder / 'run') is not None
+  text = (folder / 'run' / 'metrics.jsonl').read_text()
+  rows = [json.loads(line) for line in text.splitlines()]
+  assert sum('train/pg_loss' in row for row in rows) == 2
+  logp, ref_logp = -np.array([[1.0, 2, 3], [4, 5, 6]]), -np.full((2, 3), 2.5)
+  adv, mask = np.array([[0.5], [-1]]), np.array([[0, 1, 1], [1, 1, 0]])
+  o = config_lib.read(c).rl.objective(3)
+  assert o.needs == {'ref_logp'}
+  loss, _ = losses.policy_loss(o, logp, adv[:, 0], mask, ref_logp=ref_logp)
+  each = -adv * logp + 0.05 * (logp - ref_logp) ** 2
+  assert float(loss) == pytest.approx((each * mask).sum() / 2 / 3)  # N, T
+
+
+def test_a_loss_without_its_setting_is_refused(folder):
+  import anchored_tiny
+
+  anchored_tiny.Anchored.names = (('scale', 'scale', 'drift_coeff'),)
+  with pytest.raises(ValueError, match="'drift_coeff', which.*'drift_coef'"):
+    losses.resolve({'policy': 'anchored'})
+  anchored_tiny.Anchored.names = (('scale', 'scale', 'drift_coef'),)
+  o = losses.resolve({'policy': 'anchored', 'drift_coef': 0.3})
+  assert o.policy.scale == 0.3
+  losses.POLICIES.pop('anchored')
+  with pytest.raises(ValueError, match="policy='anchored' is no choice"):
+    losses.resolve({'policy': 'anchored'})
 
 
 def test_an_own_part_sees_every_step_and_its_memory_is_saved(folder):

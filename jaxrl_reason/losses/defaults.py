@@ -3,6 +3,7 @@
 Names of choices are keys of dicts of functions. A new part is a new entry.
 """
 
+import collections
 import math
 import numbers
 from typing import Any
@@ -236,12 +237,10 @@ CHOICES = dict(
   pkpo_baseline=passk.PKPO_BASELINES,
   segment_baseline=token.SEGMENT_BASELINES,
   whiten=('none', 'rows', 'tokens'),
-  policy={
-    **policy.POLICIES,
-    **ROW_POLICIES,
-    **trust_region.TRUST_REGIONS,
-    **BELLMAN,
-  },
+  # Views of these dicts, so that a loss added to POLICIES is a choice.
+  policy=collections.ChainMap(
+    policy.POLICIES, ROW_POLICIES, trust_region.TRUST_REGIONS, BELLMAN
+  ),
   resample=('none', *resampling.RESAMPLE),
   ratio=LEVELS,
   ratio_to=('old', 'sampler', 'ref'),

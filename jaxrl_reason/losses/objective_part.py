@@ -18,6 +18,7 @@ from jaxrl_reason.losses.arrays import (
   safe_divide,
   stop,
 )
+from jaxrl_reason.names import nearest
 
 P = TypeVar('P')
 
@@ -49,7 +50,19 @@ class Part:
 
   @classmethod
   def read(cls, settings: Mapping[str, Any]) -> 'Part':
-    """Makes the part from the flat settings of a run."""
+    """Makes the part from the flat settings of a run.
+
+    Raises:
+      ValueError: a setting of the part is none of the flat settings.
+    """
+    for field, _, key in cls.names:
+      if key not in settings:
+        raise ValueError(
+          f'losses: {cls.__name__}.names reads {field!r} from the setting '
+          f'{key!r}, which does not exist.{nearest(key, settings)} Name a '
+          'setting of losses.DEFAULTS, or leave the field out of names: it '
+          'keeps its default.'
+        )
     return cls(**{field: settings[key] for field, _, key in cls.names})
 
   @functools.cached_property
