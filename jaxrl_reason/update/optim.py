@@ -1,5 +1,7 @@
 """Optimizers by name, learning-rate schedules, and regex masks."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -66,25 +68,40 @@ def _lion(lr, c) -> optax.GradientTransformation:
 
 
 def _adafactor(lr, c) -> optax.GradientTransformation:
-  return optax.adafactor(
-    lr, weight_decay_rate=c.weight_decay or None, weight_decay_mask=decayed
-  )
+  # optax's own decay is not multiplied by the learning rate.
+  return _with_decay(optax.adafactor, lr, c)
 
 
 def _muon(lr, c) -> optax.GradientTransformation:
-  """Orthogonalised momentum for the layers' projections, AdamW for the rest
-  (https://kellerjordan.github.io/posts/muon).
+  """Orthogonalised momentum for the layers' projections
+  (https://kellerjordan.github.io/posts/muon), Adam with Nesterov's momentum
+  for the rest.
   """
-  return optax.contrib.muon(
-    lr,
+  make_rule = functools.partial(
+    optax.contrib.muon,
     beta=c.b2,
     eps=c.eps,
-    weight_decay=c.weight_decay,
-    weight_decay_mask=decayed,
     adam_b1=c.b1,
     adam_b2=c.b2,
     consistent_rms=0.2,  # of updates: AdamW's learning rates fit
     muon_weight_dimension_numbers=projections,
+  )
+  return _with_decay(make_rule, lr, c)
+
+
+def _with_decay(make_rule, lr, c) -> optax.GradientTransformation:
+  """Adds weight decay, times the learning rate, to a rule that has none.
+
+  Args:
+    make_rule: learning rate -> transformation.
+  """
+  if not c.weight_decay:
+    return make_rule(lr)
+  return optax.chain(
+    make_rule(1.0),
+    optax.scale(-1.0),
+    optax.add_decayed_weights(c.weight_decay, decayed),
+    optax.scale_by_learning_rate(lr),
   )
 
 
@@ -191,6 +208,11 @@ def make(c, steps: int) -> optax.GradientTransformation:
       f'optimizer.state_dtype={c.state_dtype!r}, b1={c.b1}, b2={c.b2}: of a '
       'mean that moves by less than 1/256 of its value an update, bfloat16 '
       'keeps nothing; use at most 0.99, or float32'
+    )
+  if c.state_dtype == 'bfloat16' and c.name == 'adafactor':
+    raise ValueError(
+      "optimizer.name='adafactor' averages over more and more updates, and of "
+      "a mean that hardly moves bfloat16 keeps nothing: set state_dtype='float32'"
     )
   rule = stored(OPTIMIZERS[c.name](schedule(c, steps), c), c.state_dtype)
   if c.clip_norm:

@@ -60,6 +60,27 @@ def test_muon_knows_the_matrices_of_every_kind_of_layer(size):
       assert sum(optim.PROJECTIONS[path.rpartition('/')[2]]) == n, path
 
 
+@pytest.mark.parametrize('name', sorted(set(optim.OPTIMIZERS) - {'sgd'}))
+def test_weight_decay_is_times_the_learning_rate(name):
+  c = transformer.Config(16, 2, 16, 24, 4, 2, 4, tied=False)
+  params = spec.init(transformer.build(c).specs, jax.random.key(1))
+  own = config_lib.Optimizer(
+    name=name, lr=1e-2, warmup_steps=0, weight_decay=0.1
+  )
+  tx = optim.make(own, 10)
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  found = trees.flatten(tx.update(zeros, tx.init(params), params)[0])
+  for path, w in trees.flatten(params).items():
+    rate = 0.0 if path.endswith('norm') else 1e-3
+    np.testing.assert_allclose(found[path], -rate * w, rtol=1e-5, err_msg=path)
+
+
+def test_adafactor_keeps_its_means_in_float32():
+  c = config_lib.Optimizer(name='adafactor', state_dtype='bfloat16')
+  with pytest.raises(ValueError, match="set state_dtype='float32'"):
+    optim.make(c, 10)
+
+
 @pytest.mark.parametrize('name', optim.OPTIMIZERS)
 def test_frozen_parameters_need_no_state(name):
   c = transformer.Config(16, 2, 16, 24, 4, 2, 4)
