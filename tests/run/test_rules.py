@@ -188,6 +188,10 @@ EXAMPLES = [
   ),
   ({'data.name': 'hf:a/b'}, 'write data.name=files and data.dir=hf:a/b'),
   (TOP_K | {'rl.epochs': 1}, 'make one update: they are equal'),
+  (
+    {'rl.loss.kl_coef': 0.1, 'rl.loss.kl_to': 'old'},
+    'the old policy is the current one',
+  ),
   (TOP_K | {'rl.logprob_chunk': 0}, 'the logits of two policies at once'),
   (TOP_K | {'rl.replay_routes': True}, 'replay_routes=True and rl.loss.policy'),
   (

@@ -120,8 +120,15 @@ def sample_rules(c: RL, objective: losses.Objective) -> rules.Rows:
 
 
 def old_logp_rules(c: RL, objective: losses.Objective) -> rules.Rows:
-  """Refuses a choice of old log-probs for a loss that reads none."""
+  """Refuses old log-probs that no loss reads, or that are the current ones."""
+  penalised = 'kl_coef' in objective.terms and objective['kl_to'] == 'old'
   return (
+    (
+      penalised and c.old_logp == 'trainer' and c.epochs * c.minibatches == 1,
+      "rl.loss.kl_to='old': with one update per batch the old policy is the "
+      'current one, and the KL is 0; set rl.minibatches or rl.epochs to 2 or '
+      "more, rl.old_logp to 'sampler', or rl.loss.kl_coef to 0",
+    ),
     (
       c.old_logp != 'trainer' and 'old_logp' not in losses.needs(objective),
       f'rl.old_logp={c.old_logp!r}: rl.algorithm={c.algorithm!r} reads no '
