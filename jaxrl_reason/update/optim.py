@@ -212,7 +212,8 @@ def make(c, steps: int) -> optax.GradientTransformation:
   if c.state_dtype == 'bfloat16' and c.name == 'adafactor':
     raise ValueError(
       "optimizer.name='adafactor' averages over more and more updates, and of "
-      "a mean that hardly moves bfloat16 keeps nothing: set state_dtype='float32'"
+      'a mean that hardly moves bfloat16 keeps nothing: set '
+      "state_dtype='float32'"
     )
   rule = stored(OPTIMIZERS[c.name](schedule(c, steps), c), c.state_dtype)
   if c.clip_norm:
