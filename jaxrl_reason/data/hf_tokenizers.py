@@ -207,11 +207,18 @@ class JsonTokenizer(_FolderTokenizer):
     return self._model.encode(text, add_special_tokens=False).ids
 
   def encode_data(self, text: str) -> list[int]:
-    self._model.encode_special_tokens = True  # encoded as plain text
-    try:
-      return self.encode(text)
-    finally:
-      self._model.encode_special_tokens = False
+    return self._data_model.encode(text, add_special_tokens=False).ids
+
+  @functools.cached_property
+  def _data_model(self) -> Any:
+    """Returns a second tokenizer that encodes special tokens as plain text.
+
+    The setting belongs to a tokenizer, and the data pipeline encodes prompts in
+    other threads.
+    """
+    model = _library().Tokenizer.from_str(self._model.to_str())
+    model.encode_special_tokens = True
+    return model
 
 
 def _library() -> Any:

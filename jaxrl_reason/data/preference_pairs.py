@@ -149,13 +149,14 @@ def encoder(
 
 
 def _of_rollouts(workdir: epath.Path, key: str, stage: str) -> list[dict]:
-  """Returns pairs of completions of the same problem and step.
+  """Returns pairs of completions of the same prompt and step.
 
   Completions that are empty or cut off, or whose verifier failed, are not
   used.
 
   Raises:
-    ValueError: the run has no rollouts with different rewards.
+    ValueError: the run has no rollouts with different rewards, or a completion
+      lacks tokens between those that were sampled.
   """
   groups = {}
   for file in sorted((workdir / 'rollouts').glob('*.jsonl')):
@@ -165,7 +166,15 @@ def _of_rollouts(workdir: epath.Path, key: str, stage: str) -> list[dict]:
       if failed or other or text_of(row['completion']) is None:
         continue
       place = f'{file}, row {number}'
-      group = groups.setdefault((row['step'], row['problem']), [])
+      if row.get('conversation'):
+        raise ValueError(
+          f'{key}={workdir}: {place} has a conversation, and its completion is '
+          'only the tokens that the policy sampled: rollouts with turns or '
+          'with hints that are learnt make no pairs'
+        )
+      # With rl.propose a problem has several prompts.
+      name = row['step'], row['problem'], row['prompt']
+      group = groups.setdefault(name, [])
       group.append(row | {'place': place})
   found = []
   for group in groups.values():

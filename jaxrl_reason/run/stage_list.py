@@ -245,6 +245,16 @@ def _own_pairs(planned: Planned) -> str:
   return pairs.removeprefix(OF_STAGE) if pairs.startswith(OF_STAGE) else ''
 
 
+def _partly(sampled: Planned) -> str:
+  """Returns the key by which completions of an rl stage have tokens that the
+  policy did not sample, or ''.
+  """
+  rl = sampled.config.rl
+  return (
+    'rl.hints.room' if rl.hints.room else 'rl.turns.env' * bool(rl.turns.env)
+  )
+
+
 def reward_model_rules(planned: Planned, before: list[Planned]) -> rules.Rows:
   """Refuses to read the reward model of an earlier stage in another way than it
   was trained.
@@ -281,6 +291,9 @@ def order_rules(planned: Planned, before: list[Planned]) -> rules.Rows:
   archives = [p.name for p in before if p.archives]
   wanted, keep = planned.config.data.solutions, planned.keep
   unknown = next((name for name in keep if name not in KEEP), '')
+  partly = next(
+    (_partly(p) for p in before if p.name == _own_pairs(planned)), ''
+  )
   last = before[-1] if before else None
   refresh = last.config.data.controller.refresh if last else 0
   return (
@@ -298,6 +311,12 @@ def order_rules(planned: Planned, before: list[Planned]) -> rules.Rows:
       _own_pairs(planned) and not planned.config.rollouts.every,
       f'{planned.kind}.pairs={_own_pairs(planned)!r}: rollouts.every=0 writes '
       'no rollouts of that stage; set it to 1',
+    ),
+    (
+      partly,
+      f'{planned.kind}.pairs={_own_pairs(planned)!r}: the completions of that '
+      f'stage follow hints or replies that the pairs would lack; set {partly} '
+      'of that stage to its default',
     ),
     (
       unknown,

@@ -2,11 +2,13 @@
 observations as data.
 """
 
+import concurrent.futures
+
 import hf_folders
 import pytest
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason.data import problems
+from jaxrl_reason.data import hf_tokenizers, problems
 from jaxrl_reason.run import prepare
 from jaxrl_reason.run.rl import python_tools as hosted
 
@@ -155,3 +157,16 @@ def test_too_few_tokens_for_an_observation_are_refused(tmp_path):
   tokenizer = problems.make_tokenizer(c.data, found, tmp_path)
   with pytest.raises(ValueError, match='rl.turns.observation=8: the chat'):
     hosted.writer(c.rl.turns, tokenizer, c.data.template)
+
+
+def test_data_is_encoded_beside_prompts(tmp_path):
+  """Replies of tools are encoded in one thread, and prompts in another."""
+  hf_folders.byte_level(tmp_path)
+  ours = hf_tokenizers.load(tmp_path)
+  text = '<|im_start|>user\n7<|im_end|>\n' * 20
+  want, data = ours.encode(text), ours.encode_data(text)
+  assert want != data and ours.decode(data) == text
+  with concurrent.futures.ThreadPoolExecutor(2) as threads:
+    found = threads.submit(lambda: [ours.encode(text) for _ in range(300)])
+    assert all(ours.encode_data(text) == data for _ in range(300))
+    assert all(ids == want for ids in found.result())

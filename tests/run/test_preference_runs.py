@@ -14,6 +14,8 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import preference_pairs
 from jaxrl_reason.run import loop, prepare, train
 from jaxrl_reason.run.rl import learners, programs
+from jaxrl_reason.verifiers import records
+from jaxrl_reason.verifiers.verdict import Verdict
 
 pytestmark = pytest.mark.one_device
 
@@ -122,6 +124,46 @@ def test_pairs_of_a_run_are_its_best_and_worst_completions(tmp_path):
     prompt = pair['prompt']
     assert 1 in rewards[prompt, pair['chosen']]
     assert 0 in rewards[prompt, pair['rejected']]
+
+
+def rollouts(folder, *completions):
+  """Writes rollouts of one step of one problem: (prompt, completion, reward,
+  other fields).
+  """
+  (folder / 'rollouts').mkdir(parents=True)
+  rows = [
+    records.judged(
+      records.record(
+        {'prompt': prompt, 'answer': ''}, number=0, sample=i,
+        completion=completion, length=1, truncated=False, step=1,
+        reward=reward, **more,
+      ),
+      Verdict(reward),
+    )
+    for i, (prompt, completion, reward, more) in enumerate(completions)
+  ]  # fmt: skip
+  lines = ''.join(map(records.line_of, rows))
+  (folder / 'rollouts' / '00000001.jsonl').write_text(lines)
+  return folder
+
+
+def test_pairs_have_the_prompt_of_both_completions(tmp_path):
+  """A problem has several prompts if the policy proposes them."""
+  run = rollouts(
+    tmp_path / 'rl',
+    *[('1+1=', '2', 1.0, {}), ('2+2=', '5', 0.0, {}), ('2+2=', '4', 0.5, {})],
+  )
+  problems = prepare.prepare(preferring(run), tmp_path / 'run').problems
+  (pair,) = problems.pairs[str(run)]
+  assert [pair[k] for k in preference_pairs.FIELDS] == ['2+2=', '4', '5']
+
+
+def test_completions_with_other_turns_make_no_pairs(tmp_path):
+  turns = [{'role': 'policy', 'content': '2'}]
+  rows = [('1+1=', '2', 1.0, {'conversation': turns}), ('1+1=', '3', 0.0, {})]
+  run = rollouts(tmp_path / 'rl', *rows)
+  with pytest.raises(ValueError, match='00000001.jsonl, row 1 has a conversa'):
+    prepare.prepare(preferring(run), tmp_path / 'run')
 
 
 def from_own_rollouts(**flat):

@@ -254,6 +254,10 @@ EXAMPLES = [
     | {'rollouts.every': 0},
     "preference.pairs='rl': rollouts.every=0 writes no rollouts",
   ),
+  (
+    HINTS | {'stages': ('rl', 'preference'), 'preference.pairs': 'rl'},
+    "preference.pairs='rl': the completions .* set rl.hints.room",
+  ),
   (named('rl', 'a', a={'kind': 'rl', 'keep': 'all'}), "keep='all': choose "),
   (
     named('rl', 'a', a={'kind': 'rl', 'keep': 'critic', 'weights': 'rl'}),
