@@ -1,9 +1,13 @@
 """Counts the FLOPs of the phases of a step by the model's formula."""
 
 import math
+from collections.abc import Collection
 from typing import Any
 
+from jaxrl_reason.config import RL
+from jaxrl_reason.rollouts import views
 from jaxrl_reason.run.prepare import Prepared
+from jaxrl_reason.run.rl import hidden_settings
 from jaxrl_reason.update.scoring import OF_LOGITS
 
 
@@ -19,16 +23,21 @@ class Costs:
     self.groups = c.sampled_groups
     self.prompt_len, self.of = prompt_len, parts.model.flops_per_token
     self.model = parts.model
+    # Columns of a prompt that only the teacher reads; 0: there is none.
+    self.prompted = c.teacher.prompt_len if c.teacher.prompt else 0
 
-  def forward(self, rows: int, n_logits: int, model: Any = None) -> float:
+  def forward(
+    self, rows: int, n_logits: int, model: Any = None, length: int = 0
+  ) -> float:
     """Counts the FLOPs of whole rows; the head multiplies n_logits of a row's
     tokens.
 
     Args:
       model: None: the policy.
+      length: T of the rows; 0: that of the update, with all added columns.
     """
     model = self.model if model is None else model
-    t = self.length + self.added
+    t = length or self.length + self.added
     whole = t * model.flops_per_token((t - 1) / 2)
     return rows * (whole - (t - n_logits) * _head(model))
 
@@ -36,16 +45,40 @@ class Costs:
     """Counts the FLOPs of the teacher before the update, and inside it."""
     if learner.teacher is None:
       return 0.0, 0.0
-    one = self.forward(self.rows, self.new, learner.teacher.model)
+    t = self.prompted and self.prompted + self.new + self.added
+    one = self.forward(self.rows, self.new, learner.teacher.model, t)
     before = 'teacher_logp' in learner.needs
     inside = learner.epochs * ('teacher_kl' in learner.needs)
     return before * one, inside * one
 
-  def reward(self, learner) -> float:
-    """Counts the FLOPs of a reward model, and of verdicts before the update."""
-    critic = learner.reward_model
-    rated = self.forward(self.rows, 0, critic.model) if critic else 0.0
-    return rated + bool(self.added) * self.forward(self.rows, 1)
+  def views(
+    self, names: Collection[str], hidden: float, learner, judge: Any
+  ) -> float:
+    """Counts the FLOPs of the views that rewards read, in every round.
+
+    Args:
+      names: of the views.
+      hidden: share of the layers up to the one whose states are read.
+      judge: `own_verdicts.Verdicts` of the reward 'verdict', or None.
+    """
+    rows, t = self.groups * self.samples, self.length
+    whole = self.forward(rows, self.new, length=t)
+    flops = views.passes(names, self.samples) * whole
+    if views.HIDDEN in names:
+      flops += hidden * self.forward(rows, 0, length=t)
+    if learner.reward_model:
+      flops += self.forward(rows, 0, learner.reward_model.model, t)
+    if judge:
+      flops += self.forward(rows, 1, judge.model, t + judge.columns)
+    return flops
+
+  def parts(self, c: RL, hidden: float) -> float:
+    """Counts the FLOPs of the probe, and of the policy's verdicts before the
+    update.
+    """
+    states = hidden * self.forward(self.rows, 0, length=self.length)
+    probed = hidden_settings.probe_passes(c) * states
+    return probed + bool(self.added) * self.forward(self.rows, 1)
 
   def sample(self) -> float:
     """Counts the FLOPs of all completions of a step."""

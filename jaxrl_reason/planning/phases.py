@@ -24,10 +24,10 @@ from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.planning.model_flops import Costs, passes_of
 from jaxrl_reason.rewards.kernels import device
-from jaxrl_reason.rollouts import sampler, views
+from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.run import stages, supervised_data
 from jaxrl_reason.run.prepare import Prepared
-from jaxrl_reason.run.rl import hidden_settings, problem_pool, programs
+from jaxrl_reason.run.rl import problem_pool, programs, verdict_settings
 from jaxrl_reason.run.rl import python_tools as hosted
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.run.rl.generation_settings import generation, sampling_of
@@ -271,13 +271,9 @@ def _fused(parts: Prepared) -> Phase:
   k, costs = c.steps_per_dispatch, Costs(parts, learner.chain.columns)
   scored, passes = passes_of(learner)
   names = device.reads(c.rewards, parts.problems.kernel)
-  share = (c.views.hidden.layer % parts.shape.layers + 1) / parts.shape.layers
-  scored += share * hidden_settings.probe_passes(c)
+  share = _hidden_share(parts)
   one = costs.forward(costs.rows, costs.new + costs.added)
-  # Rewards are computed in every round.
-  rated = views.passes(names, c.samples, share) * costs.forward(
-    costs.groups * c.samples, costs.new + costs.added
-  )
+  judge = verdict_settings.judge(c, learner, parts.tokenizer)
   state = state_of(layout)
   chooser = problem_pool.chooser(d)
   if chooser is None:
@@ -299,11 +295,17 @@ def _fused(parts: Prepared) -> Phase:
     1 / k,
     _token_trips(dataclasses.replace(gen, turns=_env(parts, turns.of))),
     costs.sample()
-    + rated
+    + costs.views(names, share, learner, judge)
     + (scored + passes) * one
     + sum(costs.teacher(learner))
-    + costs.reward(learner),
+    + costs.parts(c, share),
   )
+
+
+def _hidden_share(parts: Prepared) -> float:
+  """Returns the share of the layers up to that of `rl.views.hidden`."""
+  layer, n = parts.config.rl.views.hidden.layer, parts.shape.layers
+  return (layer % n + 1) / n
 
 
 def _host(parts: Prepared) -> list[Phase]:
@@ -345,7 +347,7 @@ def _host(parts: Prepared) -> list[Phase]:
   args = learner, state, _lay(batch, rows)
   args = *args, reward, greedy, root, sampling
   learn = programs.updating(programs.rl_learn, 1, layout.shardings)
-  flops = passes * one + inside + costs.reward(learner)
+  flops = passes * one + inside + costs.parts(c, _hidden_share(parts))
   return [*out, Phase('update', learn, args, state, 1, (), flops)]
 
 

@@ -64,18 +64,15 @@ def with_answers_only(rollout: Rollout) -> Rollout:
   return rollout.replace(views=views or None)
 
 
-def passes(
-  names: Collection[str], n_samples: int, hidden: float = 1.0
-) -> float:
-  """Counts the forward passes over a step's rows that views take.
+def passes(names: Collection[str], n_samples: int) -> float:
+  """Counts the forward passes of the policy, with logits of all completion
+  tokens, over the rows of a round that views take.
 
   Args:
-    names: of the views; n_samples: G, the rows of a prompt; hidden: share of
-      the layers up to the one whose states are read.
+    names: of the views; n_samples: G, the rows of a prompt.
   """
   whole = bool(TOKEN_VIEWS.keys() & set(names)) + ('reference' in names)
-  whole += VERDICT in names
-  return whole + ('direct' in names) / n_samples + hidden * (HIDDEN in names)
+  return whole + ('direct' in names) / n_samples
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

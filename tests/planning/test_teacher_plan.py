@@ -110,20 +110,6 @@ def test_an_unknown_teacher_is_refused():
     taught(rl__teacher__weights='runs/none')
 
 
-def test_passes_of_rewards_are_counted(alone):
-  """Rewards that read probabilities need passes; G = 8 rows have one prompt."""
-
-  def beside(name):
-    part = {'answer': {'reward': name}}
-    step = planned(rl__algorithm='reinforce', rl__rewards=part)['step']
-    return step.flops - alone.flops
-
-  one = beside('neg_entropy')
-  assert one > 0 and beside('majority') == 0
-  assert beside('reference_prob') == one
-  assert beside('reference_gain') == pytest.approx(one * 9 / 8)
-
-
 def test_stages_of_pairs_are_counted(alone):
   """No file of pairs is needed. A reward model is a second model, and has no
   logits.
@@ -171,21 +157,6 @@ def test_the_time_of_evaluations_is_counted_by_stage():
   # Steps 0, 30, 60, 90 and 100; then steps 30, 60 and 70 of the second stage.
   assert found['sft'] == {'times': 5, 'heldout': 0, 'seconds': 10.0}
   assert found['preference'] == {'times': 3, 'heldout': 0.5, 'seconds': 7.5}
-
-
-def test_a_reward_model_is_counted(alone):
-  """The plan counts its weights with a head, and a pass over rows without
-  logits.
-  """
-  part = {'answer': {'reward': 'reward_model'}}
-  own = dict(rl__algorithm='reinforce', rl__rewards=part)
-  own['rl__reward_model__weights'] = 'stage:reward_model'
-  step = planned(**own)['step']
-  n = trees.n_params(alone.state.params)
-  assert grown(step, alone) == 4 * (n + 128)
-  rows, columns = 64 * 8, 20 + 17
-  one = rows * columns * 2 * n
-  assert step.flops - alone.flops == pytest.approx(one, rel=0.1)
 
 
 def test_the_rows_of_a_stored_teacher_are_counted(tmp_path):

@@ -19,7 +19,7 @@ from jaxrl_reason.models import adapters, families, spec, transformer
 from jaxrl_reason.models.adapters import steering
 from jaxrl_reason.rewards.kernels import KERNELS, novelty
 from jaxrl_reason.rollouts.hidden_states import HiddenStates
-from jaxrl_reason.rollouts.views import HIDDEN, Views, passes
+from jaxrl_reason.rollouts.views import HIDDEN, Views
 
 SHAPES = {
   'small': small_config(),
@@ -206,11 +206,6 @@ def test_a_model_without_layers_is_refused():
   model = dataclasses.replace(L.MODEL, hidden_after=None)
   with pytest.raises(ValueError, match='no layers that can be read'):
     HiddenStates(model, 0, 'last')
-
-
-def test_a_pass_ends_with_the_layer():
-  assert passes(('hidden', 'logp', 'entropy'), 4, 0.25) == 1.25
-  assert passes(('hidden',), 4) == 1.0
 
 
 # --- novelty ------------------------------------------------------------------

@@ -51,13 +51,23 @@ def rewards(c: RL) -> bool:
   return any(r.get('reward') == VERDICT for r in c.rewards.values())
 
 
-def with_judge(views: Views, c: RL, learn: Learner, tokenizer: Any) -> Views:
-  """Adds the model that answers for the reward 'verdict', if there is one."""
+def judge(c: RL, learn: Learner, tokenizer: Any) -> Verdicts | None:
+  """Returns the question to the model that answers for the reward 'verdict', or
+  None.
+  """
   if not rewards(c):
-    return views
+    return None
   taught = c.verdict.by == 'teacher'
   model = learn.teacher.model if taught else learn.model
-  asks = own_verdicts.made(c.verdict.to_dict(), model, tokenizer)
+  return own_verdicts.made(c.verdict.to_dict(), model, tokenizer)
+
+
+def with_judge(views: Views, c: RL, learn: Learner, tokenizer: Any) -> Views:
+  """Adds the model that answers for the reward 'verdict', if there is one."""
+  asks = judge(c, learn, tokenizer)
+  if asks is None:
+    return views
+  taught = c.verdict.by == 'teacher'
   return dataclasses.replace(
     views, verdict=asks.probability, asks_teacher=taught
   )

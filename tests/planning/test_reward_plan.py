@@ -1,0 +1,108 @@
+"""A plan counts the operations of rewards, judges and hidden states."""
+
+import jax
+import pytest
+from paths import load_recipe
+from test_teacher_plan import NAME, TINY, grown, planned, taught
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import sharding, trees
+from jaxrl_reason.models import zoo
+from jaxrl_reason.planning import abstract
+
+
+@pytest.fixture(scope='module')
+def alone():
+  return planned(rl__algorithm='reinforce')['step']
+
+
+def test_passes_of_rewards_are_counted(alone):
+  """Rewards that read probabilities need passes; G = 8 rows have one prompt."""
+
+  def beside(name):
+    part = {'answer': {'reward': name}}
+    step = planned(rl__algorithm='reinforce', rl__rewards=part)['step']
+    return step.flops - alone.flops
+
+  one = beside('neg_entropy')
+  assert one > 0 and beside('majority') == 0
+  assert beside('reference_prob') == one
+  assert beside('reference_gain') == pytest.approx(one * 9 / 8)
+
+
+def test_a_reward_model_is_counted(alone):
+  """The plan counts its weights with a head, and a pass over rows without
+  logits.
+  """
+  part = {'answer': {'reward': 'reward_model'}}
+  own = dict(rl__algorithm='reinforce', rl__rewards=part)
+  own['rl__reward_model__weights'] = 'stage:reward_model'
+  step = planned(**own)['step']
+  n = trees.n_params(alone.state.params)
+  assert grown(step, alone) == 4 * (n + 128)
+  rows, columns = 64 * 8, 20 + 17
+  one = rows * columns * 2 * n
+  assert step.flops - alone.flops == pytest.approx(one, rel=0.1)
+
+
+def body(c, columns: int) -> float:
+  """Computes the FLOPs of 64 rows of 8 samples without logits: two per weight
+  of a projection and token, and four per layer, head width and attended token.
+  """
+  weights_of = c.width * (2 * c.heads + 2 * c.kv_heads) * c.head_dim
+  weights_of += 3 * c.width * c.mlp
+  attended = 4 * c.heads * c.head_dim * (columns - 1) / 2
+  return 64 * 8 * columns * c.layers * (2 * weights_of + attended)
+
+
+def test_a_judge_is_counted_by_its_own_model_and_columns(alone):
+  """Its rows have the question '==' and the verdict, and one row of logits."""
+  own = dict(rl__algorithm='reinforce', rl__verdict__ask='==')
+  own |= dict(rl__verdict__yes='+', rl__verdict__no='-')
+  own['rl__rewards'] = {'judge': {'reward': 'verdict'}}
+  by = dict(rl__verdict__by='teacher', rl__teacher__weights=f'hf:Qwen/{NAME}')
+  columns = 20 + 17 + 2 + 1
+  policy = planned(**own)['step'].flops - alone.flops
+  small = tiny_shape()
+  one = body(small, columns) + 64 * 8 * 2 * small.vocab * small.width
+  assert policy == pytest.approx(one, rel=1e-6)
+  teacher = planned(**own | by)['step'].flops - alone.flops
+  c = zoo.ZOO[NAME]
+  one = body(c, columns) + 64 * 8 * 2 * c.vocab * c.width
+  assert teacher == pytest.approx(one, rel=1e-6)
+  both = planned(**own | by | dict(rl__algorithm='opd'))['step'].flops
+  assert both - taught()['step'].flops == pytest.approx(teacher, rel=1e-6)
+
+
+def test_a_prompt_of_the_teacher_is_counted():
+  text = dict(rl__teacher__prompt='{prompt}', rl__teacher__prompt_len=57)
+  more = taught(**text)['step'].flops - taught()['step'].flops
+  c = zoo.ZOO[NAME]
+  assert more == pytest.approx(body(c, 57 + 17) - body(c, 37), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+  'own, passes',
+  [({}, 1), ({'rl__refill_rounds': 1, 'rl__filter': 'dead_groups'}, 3)],
+)
+def test_passes_to_hidden_states_are_counted(alone, own, passes):
+  """A reward and the probe share a pass, unless a step has several rounds; then
+  the reward has one in each. No pass has logits.
+  """
+  read = dict(rl__rewards={'far': {'reward': 'novelty_volume'}})
+  read |= dict(rl__probe__rate=1.0) | own
+
+  def flops(**more):
+    return planned(rl__algorithm='reinforce', **more)['step'].flops
+
+  found = flops(**read) - flops(**own)
+  one = body(tiny_shape(), 20 + 17)
+  assert found == pytest.approx(passes * one, rel=1e-6)
+  read['rl__views__hidden__layer'] = 0  # of 2
+  assert flops(**read) - flops(**own) == pytest.approx(found / 2)
+
+
+def tiny_shape():
+  config = config_lib.read(load_recipe(TINY).get_config())
+  mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
+  return abstract.shapes(config, mesh).shape
