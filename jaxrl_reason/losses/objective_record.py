@@ -170,6 +170,14 @@ class Objective:
     by_ratio = self.has_ratio and self.ratio_to == 'sampler'
     return by_ratio or any('sampler_logp' in w.reads for w in self.weights)
 
+  @property
+  def scores_samples(self) -> bool:
+    """Returns whether advantages read the policy's log-probs of the sampled
+    tokens: a KL in the reward, or the advantage of a teacher.
+    """
+    in_reward = self.kl is not None and self.kl.where == 'reward'
+    return in_reward or any('old_logp' in part.reads for part in self.shaping)
+
   @functools.cached_property
   def coefs(self) -> dict[str, float]:
     """Returns the coefficients that `init_coefs` starts from."""

@@ -58,6 +58,8 @@ class Learner:
     packing: how rows are packed to save padding; None computes padded rows.
     part_names: names of the reward's parts, for the metrics.
     chain: the parts that are applied around an update, with their memories.
+    reprompted: samples may be trained on under another prompt than that of the
+      sampler.
     waits: steps may have no token to train on; they leave the weights and the
       optimizer as they are.
   """
@@ -80,6 +82,7 @@ class Learner:
   packing: packing_lib.How | None = None
   part_names: tuple[str, ...] = ()
   chain: Chain = Chain()
+  reprompted: bool = False
   waits: bool = False
 
   # Derived from the fields above, once.
@@ -100,8 +103,8 @@ class Learner:
       relative to it too.
     reads_entropy_early: advantages read the entropies before the update.
     moves: old log-probs need a pass of their own: the policy changes between
-      the updates of a batch, or correction weights are normalised over the
-      batch.
+      the updates of a batch, correction weights are normalised over the batch,
+      or advantages read log-probs that the sampler lacks.
     reads_before: any array that `scoring.add_arrays` adds.
     columns: which log-probs are computed and how many at a time, for
       `logprobs`.
@@ -110,7 +113,9 @@ class Learner:
     reference = bool(needs & {'ref_logp', 'process_reward'})
     entropy = self.objective['entropy_alpha'] != 0
     correction = self.objective.correction
+    lacks = self.reprompted or self.objective.offpolicy is not None
     ahead = updates > 1 or (correction and correction.normalise)
+    ahead = ahead or (lacks and self.objective.scores_samples)
     moves = bool(ahead) and self.old_logp == 'trainer'
     before = reference or self.old_logp == 'sampler' or moves or entropy
     whole = {'old_mean_logp', 'sum_p_squared', 'teacher_logp'}

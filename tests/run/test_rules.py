@@ -239,6 +239,10 @@ EXAMPLES = [
     LOGLINEAR | HINTS | {'rl.hints.when': 'failed'},
     "rl.hints.when='failed' and rl.old_logp='loglinear': a second try",
   ),
+  (
+    AGAIN | {'rl.loss.kl_in': 'reward', 'rl.loss.kl_coef': 0.1},
+    "rl.hints.when='failed' and rl.old_logp='sampler': the KL in the reward",
+  ),
   ({'stages': ('sft', 'dpo')}, 'stages=.*dpo'),
   (named('rl', sft={'kind': 'rl'}), 'named.sft: a stage needs another name'),
   (named('rl', a={'rl': {}}), 'named.a=.* must be a section such as'),

@@ -20,7 +20,7 @@ from jaxrl_reason.models import adapters, logprobs
 from jaxrl_reason.models.adapters import frozen, lora
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.rl import programs
-from jaxrl_reason.update import critics, optim, trained_rows
+from jaxrl_reason.update import critics, optim, scoring, trained_rows
 from jaxrl_reason.update import learner as learner_lib
 from jaxrl_reason.update import step as step_lib
 
@@ -271,6 +271,46 @@ def test_remax_compares_with_the_greedy_completion():
     learn, state, b, L.ROOT, NEUTRAL
   )
   L.assert_close(got.params, want.params)
+
+
+KL = {'kl_in': 'reward', 'kl_coef': 0.5}
+TAUGHT = {'distill': 'advantage', 'distill_coef': 1.0}
+
+
+@pytest.mark.parametrize(
+  'name, settings',
+  [('rloo', KL), ('ppo', KL), ('grpo', TAUGHT)],
+)
+@pytest.mark.parametrize('how', [{'offpolicy': 'luffy'}, {'reprompted': True}])
+def test_advantages_read_the_policys_log_probs(batch, name, settings, how):
+  """The sampler has none of demonstrations, and others under a hint."""
+  lost = np.arange(len(batch.reward)) % L.G == L.G - 1
+  batch = batch.replace(is_offpolicy=batch.mask & lost[:, None])
+  wrong = jnp.where(lost[:, None], 0.0, batch.sampler_logp)
+  same = learner_lib.Teacher(L.MODEL, learner_lib.REFERENCE)
+  given = {'teacher': same if settings is TAUGHT else None}
+  if 'offpolicy' in how:
+    made = L.learner({'name': name} | settings | how, **given)
+  else:
+    made = L.learner({'name': name} | settings, **given, **how)
+  if name == 'ppo':
+    head = critics.Critic('values', L.MODEL, made.objective, made.tx, L.P)
+    made = dataclasses.replace(made, critic=head)
+  state = L.state(made)
+  moved = jax.tree.map(lambda x: 0.9 * x, state.params)
+
+  @jax.jit
+  def read(sampler_logp):
+    b = batch.replace(sampler_logp=sampler_logp)
+    b = scoring.add_arrays(made, state.replace(params=moved), b, NEUTRAL)
+    adv = step_lib.advantages(made, b)
+    return adv, made.critic and critics.targets(made.critic, b)
+
+  logp = scoring.scores(made, moved, batch, NEUTRAL, 1)[0]
+  L.assert_close(read(wrong), read(logp))
+  adv, targets = read(logp)
+  assert np.ptp(adv[lost]) > 0.1
+  assert targets is None or np.ptp(targets[lost]) > 0.1
 
 
 def demo_prompts():

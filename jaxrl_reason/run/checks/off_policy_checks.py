@@ -134,4 +134,14 @@ def old_logp_rules(c: RL, objective: losses.Objective) -> rules.Rows:
       f'rl.old_logp={c.old_logp!r}: rl.algorithm={c.algorithm!r} reads no '
       'log-probs from before the updates; set it to "trainer"',
     ),
+    *rules.apart(
+      f' and rl.old_logp={c.old_logp!r}: the KL in the reward, or the teacher, '
+      'would be compared with the sampler under a hint; set rl.old_logp to '
+      '"trainer" and rl.loss.correction to truncate',
+      rl__hints__when=c.old_logp == 'sampler'
+      and objective.scores_samples
+      and c.hints.room
+      and c.hints.when == 'failed'
+      and c.hints.when,
+    ),
   )

@@ -103,6 +103,7 @@ def learner(
       c.critic, model, objective, c.updates, room, config.trained_paths
     ),
     part_names=run_turns.part_names(c),
+    reprompted=c.hints.room > 0 and c.hints.when == 'failed',
     waits=c.waiting > 0,
     chain=part_chain.make(
       c, d, config.rollouts, config.trained_paths, tx, facts, model, tokenizer
