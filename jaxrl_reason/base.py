@@ -205,9 +205,9 @@ class Prompts:
   hint_limit: jax.Array | None = None
   is_hinted: jax.Array | None = None  # bool [B], ends with tokens of a hint
   # i32 [B,Q], left-padded, the prompt under which a teacher scores; None: as
-  # trained under.
+  # trained under. `teacher_valid` i8: it depends on verdicts, informed_prompts.
   teacher_tokens: jax.Array | None = None
-  teacher_valid: jax.Array | None = None  # bool [B,Q]
+  teacher_valid: jax.Array | None = None  # bool or i8 [B,Q]
   pass_rate: jax.Array | None = None  # f32 [B], of the reference (A*-PO)
 
 

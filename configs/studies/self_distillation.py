@@ -73,6 +73,11 @@ SHOWN = {
 POLICY = SHOWN | {'rl.teacher.weights': 'policy', 'rl.algorithm': 'sdpo'}
 REFERENCE = SHOWN | {'rl.teacher.weights': 'reference'}
 TOP_2 = {'rl.loss.distill_top_k': 2}
+FEEDBACK = {
+  'rl.teacher.prompt': '{prompt}{sample}:',
+  'rl.teacher.no_sample': '{solution}',
+  'rl.teacher.prompt_len': 48,
+}
 SELF = {
   'opsd': REFERENCE,
   'sdpo': POLICY | TOP_2,
@@ -106,6 +111,8 @@ def get_study():
       **SELF,
       'opsd_top2': REFERENCE | TOP_2,
       'sdpo_top8': POLICY | {'rl.loss.distill_top_k': 8},
+      'sdpo_feedback': POLICY | TOP_2 | FEEDBACK,
+      'opsd_feedback': REFERENCE | FEEDBACK,
     },
     first_seed=1,  # seed 0 served to choose the recipe
     shown=(PASS, 'eval/heldout/shown/pass@1', 'train/entropy'),

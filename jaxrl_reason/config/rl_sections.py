@@ -196,9 +196,18 @@ class Teacher(Record):
   # current policy, given `prompt`. '': no teacher.
   weights: str = ''
   # Prompt of the teacher instead of the problem: a text with {prompt},
-  # {solution} and {answer}; '': the problem.
+  # {solution}, {answer}, and fields of the step: {verdict} of the completion,
+  # {sample}: another correct sample of the problem, {observations} of the
+  # completion. '': the problem.
   prompt: str = ''
   prompt_len: CountOrNone = 0  # largest number of tokens of this prompt
+  # Texts of {verdict}, by the first reward: of a correct completion, and of a
+  # wrong one. They may have {prompt}, {solution} and {answer}.
+  right: str = ''
+  wrong: str = ''
+  # Text of {sample} if no other sample of the problem is correct, such as
+  # {solution}.
+  no_sample: str = ''
   # Teacher weights in memory: float32, bfloat16, or int8 with a scale per
   # output.
   dtype: str = 'float32'

@@ -102,43 +102,6 @@ def pass_rate(index: int, example: dict) -> np.float32:
   return np.float32(rate)
 
 
-FIELDS = re.compile(r'\{(prompt|solution|answer)\}')  # of `teacher_row`
-
-
-def teacher_row(
-  index: int, example: dict, tokenizer, template: str, length: int
-) -> dict:
-  """Returns the prompt under which a teacher scores, for one example.
-
-  Args:
-    template: text with {prompt}, {solution} and {answer}. It replaces the
-      problem, inside the chat template if there is one.
-    length: Q, columns.
-
-  Raises:
-    ValueError: names the example that does not fit.
-  """
-  what = f'{example["task"]} example {index}: rl.teacher.prompt'
-  prompt = example['prompt']
-  text = FIELDS.sub(lambda found: str(example[found[1]]), template)
-  if 'rendered' in example:
-    before, there, after = example['rendered'].rpartition(prompt)
-    if not there:
-      raise ValueError(
-        f'{what}: the template of data.template changes the problem, so that '
-        'it cannot be replaced; use another template'
-      )
-    text = before + text + after
-  ids = tokenizer.encode(text)
-  if len(ids) > length:
-    raise ValueError(
-      f'{what} has {len(ids)} tokens and rl.teacher.prompt_len is {length}: '
-      'raise it'
-    )
-  row = left_padded(ids, length)
-  return {f'teacher_{name}': x for name, x in row.items()}
-
-
 # Marks of the answer in a solution. A hint ends before it, since rewards read
 # only the completion.
 ANSWER_MARK = re.compile(

@@ -21,6 +21,7 @@ from jaxrl_reason.base import Model, Prompts
 from jaxrl_reason.config import RL, Data, Run
 from jaxrl_reason.data import (
   controllers,
+  informed_prompts,
   pipeline,
   preference_pairs,
 )
@@ -207,8 +208,8 @@ def prompt_encoder(
       row['pass_rate'] = pipeline.pass_rate(i, example)
     if not t.prompt:
       return row
-    own = example, tokenizer, t.prompt, t.prompt_len
-    return row | pipeline.teacher_row(i, *own)
+    own = example, tokenizer, t, d.completion_len
+    return row | informed_prompts.row(i, *own)
 
   return encode
 

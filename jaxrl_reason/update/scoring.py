@@ -15,6 +15,7 @@ from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import logits as logits_lib
 from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Batch, Rows, TrainState
+from jaxrl_reason.data import informed_prompts
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.update import critics, packing
@@ -177,6 +178,15 @@ def _teacher_logp(
   return jnp.pad(logp, ((0, 0), (learner.start, 0)))
 
 
+def may_teach(learner: Learner, batch: Batch) -> bool:
+  """Returns whether the loss reads a teacher's log-probs and its prompts are
+  known: `rollouts.feedback` assembles prompts that depend on verdicts.
+  """
+  valid = batch.teacher_valid
+  known = valid is None or not informed_prompts.is_open(valid)
+  return known and 'teacher_logp' in learner.needs
+
+
 def add_arrays(
   learner: Learner, state: TrainState, batch: Batch, sampling: Sampling
 ) -> Batch:
@@ -191,7 +201,7 @@ def add_arrays(
     ref = reference(learner, state)
     logp, _ = scores(learner, ref, own, sampling, parts)
     batch = batch.replace(ref_logp=logp)
-  if 'teacher_logp' in learner.needs and batch.teacher_logp is None:
+  if batch.teacher_logp is None and may_teach(learner, batch):
     params = teacher_params(learner, state)
     logp = _teacher_logp(learner, params, own, sampling, parts)
     batch = batch.replace(teacher_logp=logp)

@@ -33,6 +33,10 @@ UNDER = OPD | {
   'rl.teacher.prompt': '{solution} {prompt}',
   'rl.teacher.prompt_len': 40,
 }
+TOLD = UNDER | {
+  'rl.teacher.prompt': '{prompt} {verdict} {sample}',
+  'rl.teacher.right': 'yes',
+}
 JUDGED = {'rl.rewards.judge': dict(reward='verdict', weight=1.0)}
 VERDICT = {'rl.loss.sft_on': 'verdict', 'rl.loss.sft_coef': 0.3}
 NOVELTY = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.1)}
@@ -739,6 +743,21 @@ EXAMPLES = [
     UNDER | HINTS | {'rl.hints.learn': True, 'rl.loss.offpolicy': 'sft'},
     'rl.hints.learn=True and rl.teacher.prompt=.* cannot be combined',
   ),
+  (
+    UNDER | {'rl.teacher.right': 'yes'},
+    "right='yes' has no effect: .* lacks {verdict}",
+  ),
+  (
+    TOLD | {'rl.teacher.no_sample': '{sample}'},
+    "no_sample='{sample}' may have {prompt}, {solution} and {answer} only",
+  ),
+  (TOLD | {'rl.teacher.wrong': 'yes'}, "{verdict} that is always 'yes'"),
+  (TOLD | {'rl.samples': 1}, 'another row of the group, and rl.samples'),
+  (
+    UNDER | {'rl.teacher.prompt': '{prompt} {observations}'},
+    'has {observations}, and completions have none without rl.turns.env',
+  ),
+  (TOLD | HINTS, 'rl.hints.room=4 and rl.teacher.prompt=.* after a hint lacks'),
   ({'rl.algorithm': 'opd'}, "'opd' learns from a teacher: set rl.teacher.wei"),
   ({'rl.teacher.weights': 'a_run'}, "'a_run': rl.algorithm=.* reads no teache"),
   (OPD | {'rl.teacher.dtype': 'int4'}, "rl.teacher.dtype='int4': choose"),

@@ -1,5 +1,6 @@
 """Runs with a teacher: another run, a folder, or the reference."""
 
+import functools
 import shutil
 
 import jax
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from etils import epath
 from paths import ROOT, load_recipe
-from test_recipe_features import recipe, rows
+from test_recipe_features import learnt, recipe, rows
 
 from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import conversion, hf, other_run, pretrained
@@ -214,3 +215,67 @@ def test_a_teacher_without_room_is_named(
   monkeypatch.setattr(teachers, 'load', full)
   with pytest.raises(error, match=message):
     train.run(taught(teacher), tmp_path)
+
+
+FEEDBACK = {
+  'stages': ('sft', 'rl'),
+  'sft.steps': 40,  # some samples are then correct
+  'rl.samples': 4,
+  'rl.workers': 1,
+  'rl.teacher.prompt': '{sample}={prompt}{verdict}',
+  'rl.teacher.prompt_len': 30,
+  'rl.teacher.right': '1',
+  'rl.teacher.wrong': '0',
+  'rl.teacher.no_sample': '{solution}',
+}
+
+
+@pytest.fixture(scope='module')
+def informed(tmp_path_factory):
+  """Returns a function: algorithm -> the workdir of a run with feedback."""
+
+  def run(algorithm):
+    where = tmp_path_factory.mktemp(algorithm)
+    every = {'checkpoint.every': 2, 'checkpoint.keep': 9}
+    own = FEEDBACK | every | {'rl.algorithm': algorithm}
+    return where, train.run(taught('policy', **own), where)
+
+  return functools.cache(run)
+
+
+@pytest.mark.parametrize('algorithm', ['opd', 'gkd'])
+def test_feedback_on_the_host_path_is_that_of_the_fused(
+  algorithm, informed, tmp_path
+):
+  """On the host, old log-probs are computed before the verdicts."""
+  own = FEEDBACK | {'rl.algorithm': algorithm, 'rl.path': 'host'}
+  train.run(taught('policy', **own), tmp_path)
+  want = informed(algorithm)[0]
+  np.testing.assert_allclose(kl(tmp_path), kl(want), rtol=1e-4)
+  share = learnt(want, 'feedback/sample')
+  assert share == learnt(tmp_path, 'feedback/sample')
+  assert 0 < np.mean(share) < 1
+
+
+def test_feedback_on_eight_devices_is_that_on_one(informed, tmp_path):
+  own = FEEDBACK | {'rl.algorithm': 'opd', 'mesh': (2, 2, 2)}
+  train.run(taught('policy', **own), tmp_path)
+  want = informed('opd')[0]
+  np.testing.assert_allclose(kl(tmp_path), kl(want), rtol=2e-3)
+  share = [learnt(x, 'feedback/sample') for x in (tmp_path, want)]
+  assert share[0] == share[1]
+
+
+def test_a_resumed_run_with_feedback_is_the_uninterrupted_one(
+  informed, tmp_path
+):
+  whole, want = informed('opd')
+  cut = tmp_path / 'cut'
+  shutil.copytree(whole, cut)
+  last = max((cut / 'checkpoints').glob('[0-9]*'), key=lambda x: int(x.name))
+  shutil.rmtree(last)
+  own = FEEDBACK | {'checkpoint.every': 2, 'checkpoint.keep': 9}
+  got = train.run(taught('policy', **own), cut)
+  for path, x in trees.flatten(want.params).items():
+    np.testing.assert_array_equal(trees.flatten(got.params)[path], x)
+  assert kl(cut) == kl(whole)

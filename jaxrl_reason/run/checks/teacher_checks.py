@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from jaxrl_reason import losses
 from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.config.training import Supervised
-from jaxrl_reason.data import pipeline
+from jaxrl_reason.data import informed_prompts
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.update import critics
 from jaxrl_reason.update.learner import POLICY, SAME
@@ -25,6 +25,7 @@ def check(c: RL, data: Data, needs: frozenset[str]) -> None:
   rules.refuse(teacher_rules, c, needs)
   columns = data.prompt_len + c.hints.room + data.completion_len
   rules.refuse(prompt_rules, c, columns)
+  rules.refuse(feedback_rules, c)
   rules.refuse(reward_weights_rules, c)
 
 
@@ -150,7 +151,7 @@ def prompt_rules(c: RL, columns: int) -> rules.Rows:
       'prompt, and teaches nothing: set rl.teacher.prompt',
     ),
     (
-      t.prompt and 'prompt' not in pipeline.FIELDS.findall(t.prompt),
+      t.prompt and 'prompt' not in informed_prompts.FIELDS.findall(t.prompt),
       f'{key} lacks {{prompt}}, the problem: write it in',
     ),
     (
@@ -168,5 +169,49 @@ def prompt_rules(c: RL, columns: int) -> rules.Rows:
       'alone; set it to its default',
       rl__chunks__tokens=t.prompt and c.chunks.tokens,
       rl__hints__learn=t.prompt and c.hints.learn,
+    ),
+  )
+
+
+def feedback_rules(c: RL) -> rules.Rows:
+  """Refuses fields of a teacher's prompt without a text, and texts without
+  their field.
+  """
+  t, names = c.teacher, informed_prompts.fields(c.teacher.prompt)
+  key = f'rl.teacher.prompt={t.prompt!r}'
+  texts = {'right': t.right, 'wrong': t.wrong, 'no_sample': t.no_sample}
+  of_field = {'right': 'verdict', 'wrong': 'verdict', 'no_sample': 'sample'}
+  unread = next((k for k in texts if texts[k] and of_field[k] not in names), '')
+  inner = next((k for k in texts if informed_prompts.fields(texts[k])), '')
+  return (
+    (
+      unread,
+      f'rl.teacher.{unread}={texts.get(unread)!r} has no effect: {key} lacks '
+      f'{{{of_field.get(unread)}}}',
+    ),
+    (
+      inner,
+      f'rl.teacher.{inner}={texts.get(inner)!r} may have {{prompt}}, '
+      '{solution} and {answer} only: remove the other field',
+    ),
+    (
+      'verdict' in names and t.right == t.wrong,
+      f'{key} has a {{verdict}} that is always {t.right!r}: set '
+      'rl.teacher.right and rl.teacher.wrong to two texts',
+    ),
+    (
+      'sample' in names and c.samples == 1,
+      f'{key} has the {{sample}} of another row of the group, and '
+      'rl.samples=1: set it to 2 or more',
+    ),
+    (
+      'observations' in names and not c.turns.env,
+      f'{key} has {{observations}}, and completions have none without '
+      'rl.turns.env: remove the field, or set an environment',
+    ),
+    *rules.apart(
+      f' and {key} cannot be combined: a completion after a hint lacks its '
+      'beginning; set it to its default',
+      rl__hints__room='sample' in names and c.hints.room,
     ),
   )

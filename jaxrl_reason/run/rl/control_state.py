@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Prompts, Reward, Trajectories
 from jaxrl_reason.config import RL
+from jaxrl_reason.data import informed_prompts
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.losses.imitation import REFERENCE
 from jaxrl_reason.models import spec
@@ -98,7 +99,9 @@ def group_shapes(
       asked = asked.replace(pass_rate=jnp.zeros(b))
     if c.teacher.prompt:
       own = jnp.zeros((b, c.teacher.prompt_len), jnp.int32)
-      asked = asked.replace(teacher_tokens=own, teacher_valid=own > 0)
+      depends = informed_prompts.fields(c.teacher.prompt)
+      valid = own.astype(jnp.int8) if depends else own > 0
+      asked = asked.replace(teacher_tokens=own, teacher_valid=valid)
     if gen.demos:
       demo = jnp.zeros((b, gen.max_new), jnp.int32)
       asked = asked.replace(demo=demo, demo_length=ids)

@@ -11,6 +11,7 @@ from typing import Any
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Data
 from jaxrl_reason.config.run import Rollouts
+from jaxrl_reason.data import informed_prompts
 from jaxrl_reason.losses.imitation import REFERENCE
 from jaxrl_reason.parts import Chain, Part
 from jaxrl_reason.rewards.kernels.token_bytes import token_bytes_table
@@ -23,6 +24,7 @@ from jaxrl_reason.rollouts import (
   reward_shaping,
 )
 from jaxrl_reason.rollouts.answer_tokens import AnswerTokens
+from jaxrl_reason.rollouts.feedback import Feedback
 from jaxrl_reason.rollouts.role_baseline import RoleBaseline
 from jaxrl_reason.run.rl import (
   hidden_settings,
@@ -69,6 +71,7 @@ def make(
     _archive(c, d.prompt_len + c.hints.room, room, n),
     _probe(c, model),
     *_own(c.step_parts),
+    _feedback(c, d.prompt_len + c.hints.room, tokenizer),
     _answer_tokens(c, d, objective, tokenizer),
     _rollout_dump(kept, c),
     progress.Progress(c.hints.room > 0) if _keeps_progress(c) else None,
@@ -162,6 +165,13 @@ def _answer_tokens(c: RL, d: Data, objective, tokenizer) -> AnswerTokens | None:
     return None
   start, (table, _) = d.prompt_len + c.hints.room, token_bytes_table(tokenizer)
   return AnswerTokens(start, table, puts)
+
+
+def _feedback(c: RL, start: int, tokenizer) -> Feedback | None:
+  names = informed_prompts.fields(c.teacher.prompt)
+  if not names:
+    return None
+  return Feedback(start, tuple(tokenizer.eos_ids), 'sample' in names)
 
 
 def _rollout_dump(kept: Rollouts, c: RL) -> RolloutDump | None:

@@ -17,7 +17,7 @@ from jaxrl_reason.checkpoints import conversion, hf, other_run, pretrained
 from jaxrl_reason.config import Data
 from jaxrl_reason.config.rl_sections import Teacher as TeacherSection
 from jaxrl_reason.config.run import Model as ModelSection
-from jaxrl_reason.data import lengths, pipeline
+from jaxrl_reason.data import informed_prompts, lengths
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models import adapters, families, transformer, weights, zoo
@@ -68,10 +68,10 @@ def check(c: TeacherSection, data: Data, problems: Problems, tokenizer) -> None:
     ValueError: names the key and the first token that differs, or the row.
   """
   if c.prompt:
-    own = tokenizer, c.prompt, c.prompt_len
+    own = tokenizer, c, data.completion_len
 
     def encode(i, example):
-      return pipeline.teacher_row(i, example, *own)
+      return informed_prompts.row(i, example, *own)
 
     lengths.check_encoded(problems, data, encode)
   if c.weights and c.weights not in SAME:

@@ -1,0 +1,130 @@
+"""The prompt under which a teacher scores (`rl.teacher.prompt`), as a row.
+
+Some fields of the template depend on the verdicts of the step. A row then has
+the tokens of all texts that it may need, and `teacher_valid` is int8: for each
+token the condition under which the prompt has it, or the place of a text that
+only the step knows. `rollouts.feedback` assembles the prompt from the row:
+
+  template   {prompt}{verdict}{sample}=
+  tokens     1+1     yes no   _   42   =    _ is the place of a sample
+  kinds      AAA     RRR WW   S   NN   A    A always, R right, W wrong, N no
+                                            sample
+"""
+
+import re
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from jaxrl_reason.base import left_padded
+from jaxrl_reason.config.rl_sections import Teacher
+
+FIELDS = re.compile(r'\{(prompt|solution|answer)\}')  # of an example
+FEEDBACK = re.compile(r'\{(verdict|sample|observations)\}')  # of a step
+
+# Values of `teacher_valid`: when the prompt has a token.
+PADDING, ALWAYS, RIGHT, WRONG, NO_SAMPLE, SAMPLE, OBSERVATIONS = range(7)
+
+
+def fields(template: str) -> frozenset[str]:
+  """Returns the names of the template's fields that depend on the step."""
+  return frozenset(FEEDBACK.findall(template))
+
+
+def is_open(valid: jax.Array | np.ndarray) -> bool:
+  """Returns whether rows still depend on the verdicts of the step.
+
+  Args:
+    valid: `teacher_valid` of Prompts or of a Batch.
+  """
+  return valid.dtype != bool
+
+
+def row(index: int, example: dict, tokenizer, c: Teacher, room: int) -> dict:
+  """Returns the prompt under which a teacher scores, for one example.
+
+  Args:
+    c: its `prompt` replaces the problem, inside the chat template if there is
+      one.
+    room: C, the most tokens of a sample and of observations.
+
+  Raises:
+    ValueError: names the example that does not fit.
+  """
+  what = f'{example["task"]} example {index}: rl.teacher.prompt'
+  before, after = _around(example, what)
+
+  def encode(text: str) -> list[int]:
+    return tokenizer.encode(filled(text))
+
+  def filled(text: str) -> str:
+    return FIELDS.sub(lambda found: str(example[found[1]]), text)
+
+  names = FEEDBACK.findall(c.prompt)
+  if not names:
+    ids = tokenizer.encode(before + filled(c.prompt) + after)
+    _refuse_longer(len(ids), c.prompt_len, what)
+    padded = left_padded(ids, c.prompt_len)
+    return {f'teacher_{name}': x for name, x in padded.items()}
+  # Example texts may contain braces, so the template is split before them.
+  texts = [filled(text) for text in FEEDBACK.split(c.prompt)[::2]]
+  texts[0], texts[-1] = before + texts[0], texts[-1] + after
+  pieces = [(ALWAYS, tokenizer.encode(texts[0]))]
+  for name, text in zip(names, texts[1:]):
+    pieces += _alternatives(name, encode, c)
+    pieces.append((ALWAYS, tokenizer.encode(text)))
+  _refuse_longer(_longest(pieces, room), c.prompt_len, what)
+  return _joined(pieces, c.prompt_len)
+
+
+def _around(example: dict, what: str) -> tuple[str, str]:
+  """Returns the texts of the chat template before and after the problem."""
+  if 'rendered' not in example:
+    return '', ''
+  before, there, after = example['rendered'].rpartition(example['prompt'])
+  if not there:
+    raise ValueError(
+      f'{what}: the template of data.template changes the problem, so that '
+      'it cannot be replaced; use another template'
+    )
+  return before, after
+
+
+def _alternatives(
+  name: str, encode: Callable[[str], list[int]], c: Teacher
+) -> list[tuple[int, list[int]]]:
+  """Returns the (condition, tokens) of the texts that a field may have."""
+  if name == 'verdict':
+    return [(RIGHT, encode(c.right)), (WRONG, encode(c.wrong))]
+  if name == 'sample':
+    return [(SAMPLE, [0]), (NO_SAMPLE, encode(c.no_sample))]
+  return [(OBSERVATIONS, [0])]
+
+
+def _longest(pieces: list[tuple[int, list[int]]], room: int) -> int:
+  """Counts the most tokens of a prompt, or of its row if that is longer."""
+  n = np.zeros(OBSERVATIONS + 1, int)
+  for when, ids in pieces:
+    n[when] += room if when in (SAMPLE, OBSERVATIONS) else len(ids)
+  longest = n[ALWAYS] + max(n[RIGHT], n[WRONG]) + n[OBSERVATIONS]
+  longest += max(n[SAMPLE], n[NO_SAMPLE])
+  return max(int(longest), sum(len(ids) for _, ids in pieces))
+
+
+def _refuse_longer(n: int, prompt_len: int, what: str) -> None:
+  if n > prompt_len:
+    raise ValueError(
+      f'{what} has {n} tokens and rl.teacher.prompt_len is {prompt_len}: '
+      'raise it'
+    )
+
+
+def _joined(pieces: list[tuple[int, list[int]]], length: int) -> dict:
+  """Returns the row [Q] of pieces, left-padded."""
+  ids = [i for _, piece in pieces for i in piece]
+  when = [kind for kind, piece in pieces for _ in piece]
+  return {
+    'teacher_tokens': left_padded(ids, length)['tokens'],
+    'teacher_valid': left_padded(when, length)['tokens'].astype(np.int8),
+  }
