@@ -104,6 +104,10 @@ SHOWN = {
     assert called[0] < 0.4 and called[-1] > 0.7, called
   """,
   '8': 'assert facts["fits"] and facts["devices"] == 4',
+  '9': """
+    accuracy = jr.metric_series(rows, 'eval/heldout/pass@1')[1]
+    assert not on_tpu and accuracy[-1] > accuracy[0] + 0.3, accuracy
+  """,
 }
 
 

@@ -35,7 +35,7 @@ BRANCH = 'main'
 ROW = r'^\| (?:\[!\[Open in Colab\]\S+ )?\| (?=\[\d\]\(colabs/([^)]+)\))'
 COLAB = 'https://colab.research.google.com/github'
 # Extras that a notebook needs beside the package, by its number.
-EXTRAS = {'4': 'gguf,hf', '8': 'tpu'}
+EXTRAS = {'4': 'gguf,hf', '8': 'tpu', '9': 'tpu,hf'}
 KERNEL = {
   'kernelspec': {
     'display_name': 'Python 3',
