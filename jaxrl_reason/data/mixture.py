@@ -48,6 +48,13 @@ def sections(data: Data) -> dict[str, Data]:
   return out
 
 
+def uses_chat(data: Data) -> bool:
+  """Returns whether prompts are in the chat template; of a mixture, the rules
+  require the same of all sources.
+  """
+  return 'chat' in {c.template for c in [*sections(data).values()] or [data]}
+
+
 def names_and_weights(data: Data) -> tuple[tuple[str, ...], tuple]:
   """Returns the names of the sources, and weights as numbers or (at, values).
 

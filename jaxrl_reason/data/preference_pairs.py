@@ -17,7 +17,12 @@ from etils import epath
 
 from jaxrl_reason import trees
 from jaxrl_reason.config import Data
-from jaxrl_reason.config.training import OF_STAGE, Preference, RewardModel
+from jaxrl_reason.config.training import (
+  OF_STAGE,
+  Preference,
+  RewardModel,
+  Supervised,
+)
 from jaxrl_reason.data import lengths, pipeline
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.row_fields import text_of
@@ -26,6 +31,7 @@ from jaxrl_reason.verifiers.verdict import FAILED
 
 FIELDS = 'prompt', 'chosen', 'rejected'
 KINDS = 'preference', 'reward_model'  # of the stages that learn from pairs
+Name = tuple[str, str, int]  # of rows: path, separator, completion_len
 
 
 class Pairs(Sequence):
@@ -241,6 +247,17 @@ def _example(pair: dict, name: str) -> dict:
   return pair | {'solution': pair[name], 'task': 'pairs'}
 
 
+def name_of(c: Preference | RewardModel | Supervised, d: Data) -> Name:
+  """Returns the name of a stage's rows in `Problems.pairs`: their path, and the
+  settings of a stage by which rows are kept.
+  """
+  if isinstance(c, Supervised):
+    return c.teacher, '', d.completion_len
+  if c.labels:
+    return c.labels, c.separator, d.completion_len
+  return c.pairs, '', d.completion_len
+
+
 def with_pairs(
   problems: Problems, configs, tokenizer, render, workdir: epath.Path
 ) -> Problems:
@@ -262,17 +279,18 @@ def with_pairs(
       continue
     if path.startswith(OF_STAGE):
       stage = path.removeprefix(OF_STAGE)
-      found[path] = functools.partial(load, str(workdir), *rest, stage)
+      rows_ = functools.partial(load, str(workdir), *rest, stage)
     else:
-      found[path] = load(path, *rest)
+      rows_ = load(path, *rest)
+    found[name_of(c[kind], c.data)] = rows_
   return dataclasses.replace(problems, pairs=found)
 
 
-def of_earlier_stage(problems: Problems, path: str) -> Problems:
-  """Returns the problems after loading the pairs `path`, if they are those of
+def of_earlier_stage(problems: Problems, name: Name) -> Problems:
+  """Returns the problems after loading the pairs `name`, if they are those of
   an earlier stage.
   """
-  pairs = problems.pairs[path]
+  pairs = problems.pairs[name]
   if not callable(pairs):
     return problems
-  return dataclasses.replace(problems, pairs=problems.pairs | {path: pairs()})
+  return dataclasses.replace(problems, pairs=problems.pairs | {name: pairs()})

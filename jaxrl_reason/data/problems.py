@@ -18,6 +18,7 @@ from jaxrl_reason.data import (
   lengths,
   mixture,
   pipeline,
+  rendering,
   tokenizers,
 )
 from jaxrl_reason.data import example_files as files
@@ -41,8 +42,8 @@ class Problems:
     alphabet: every character of the texts, or None if unknown.
     parts: (section, Problems) of each source of a mixture (`data.sources`).
     supervised: training examples of supervised stages; None: train.
-    pairs: of the stages that learn from pairs, by their key `pairs`; and the
-      answers of stored teachers, by `sft.teacher`.
+    pairs: of the stages that learn from pairs, and the answers of stored
+      teachers; by `preference_pairs.name_of`.
   """
 
   train: Any
@@ -55,7 +56,9 @@ class Problems:
     default_factory=dict
   )
   supervised: Any = None
-  pairs: dict[str, Sequence] = dataclasses.field(default_factory=dict)
+  pairs: dict[tuple[str, str, int], Sequence] = dataclasses.field(
+    default_factory=dict
+  )
 
   @property
   def verifiers(self) -> tuple[str, ...]:
@@ -207,9 +210,10 @@ def make_tokenizer(c, problems: Problems, workdir: epath.Path, folder=None):
     folder: the model's folder in Hugging Face layout, or None.
   """
   if c.tokenizer == 'hf':
-    tokenizer = hf_tokenizers.load(_folder(c, folder))
-    if c.template == 'chat':
-      _stop_at_turn_end(tokenizer, chat.load(_folder(c, folder), c.day))
+    folder = rendering.folder_of(c, folder)
+    tokenizer = hf_tokenizers.load(folder)
+    if mixture.uses_chat(c):
+      _stop_at_turn_end(tokenizer, chat.load(folder, c.day))
     return tokenizer
   if c.tokenizer == 'byte':
     return tokenizers.ByteTokenizer()
@@ -251,15 +255,6 @@ def tokenizer_of_run(workdir):
   return make_tokenizer(c, problems, workdir)
 
 
-def _folder(c, folder):
-  if c.tokenizer_dir or folder:
-    return c.tokenizer_dir or folder
-  raise ValueError(
-    f'data.tokenizer={c.tokenizer!r} and data.template={c.template!r} need a '
-    'folder: set model_dir or data.tokenizer_dir'
-  )
-
-
 def _stop_at_turn_end(tokenizer, template: chat.ChatTemplate) -> None:
   """Makes the token that ends the assistant's turn the first of those that end
   a completion, so that worked solutions end with it.
@@ -270,47 +265,11 @@ def _stop_at_turn_end(tokenizer, template: chat.ChatTemplate) -> None:
     tokenizer.eos_ids = tuple(dict.fromkeys((end, *tokenizer.eos_ids)))
 
 
-def renderer(c, problems: Problems, tokenizer, folder, tools=None):
-  """Returns a function question -> prompt text for a `data` section; None if
-  prompts are unchanged.
-
-  Args:
-    problems: their train split has the solved examples of `data.shots`.
-    folder: the model's folder, or None.
-    tools: schemas of tools for the chat template; None: none.
-  """
-  if c.template == 'chat':
-    if c.tokenizer != 'hf':
-      raise ValueError('data.template=chat needs data.tokenizer=hf')
-    if c.shots:
-      raise ValueError(
-        f'data.shots={c.shots} needs a plain data.template, not chat'
-      )
-    template = chat.load(_folder(c, folder), c.day)
-    system = [{'role': 'system', 'content': c.system}] if c.system else []
-    thinking = chat.THINKING[c.thinking]
-    return lambda question: template.render(
-      [*system, {'role': 'user', 'content': question}],
-      enable_thinking=thinking,
-      tools=tools,
-    )
-  if c.system or c.thinking:
-    raise ValueError('data.system and data.thinking need data.template=chat')
-  chat.plain(c.template, '')  # raises on an unknown name
-  ids = tokenizer.prefix_ids if c.tokenizer == 'hf' else ()
-  prefix = ''.join(tokenizer.token_text(i) for i in ids)
-  if c.template == 'none' and not prefix and not c.shots:
-    return None
-  solved = [problems.train[i] for i in range(c.shots)]
-  shots = [(e['prompt'], e['solution']) for e in solved]
-  return lambda question: prefix + chat.few_shot(c.template, shots, question)
-
-
 def rendered(
   problems: Problems, c, tokenizer, folder=None, tools=None
 ) -> Problems:
   """Returns the problems with their prompts rendered in the template of a
-  `data` section.
+  `data` section, without the train problems of `data.shots`.
 
   Args:
     tools: schemas of tools for the chat template; None: none.
@@ -326,10 +285,11 @@ def rendered(
     return mixed(parts, c)
   if c.thinking not in chat.THINKING:
     raise ValueError(choice('data.thinking', c.thinking, chat.THINKING))
-  render = renderer(c, problems, tokenizer, folder, tools)
+  render = rendering.renderer(c, problems.train, tokenizer, folder, tools)
   if render is None:
     return problems
   sources = {k: getattr(problems, k) for k in ('train', 'heldout', 'harder')}
+  sources['train'] = rendering.without_solved(problems.train, c.shots)
   return dataclasses.replace(
     problems,
     **{

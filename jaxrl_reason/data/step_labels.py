@@ -19,7 +19,7 @@ from etils import epath
 from jaxrl_reason.config import Data
 from jaxrl_reason.config.training import RewardModel
 from jaxrl_reason.data import lengths, pipeline, token_bias
-from jaxrl_reason.data.preference_pairs import Pairs
+from jaxrl_reason.data.preference_pairs import Pairs, name_of
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.row_fields import text_of
 from jaxrl_reason.data.row_index import BadRow, key_of, opened
@@ -68,7 +68,7 @@ def with_labels(problems: Problems, configs, tokenizer, render) -> Problems:
   for c in configs:
     own = c[c.stages[0]]
     if own.labels:
-      found[own.labels] = load(own, c.data, tokenizer, render)
+      found[name_of(own, c.data)] = load(own, c.data, tokenizer, render)
   return dataclasses.replace(problems, pairs=problems.pairs | found)
 
 

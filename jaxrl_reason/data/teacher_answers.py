@@ -22,7 +22,7 @@ from etils import epath
 
 from jaxrl_reason.config import Data
 from jaxrl_reason.data import lengths, pipeline
-from jaxrl_reason.data.preference_pairs import Pairs
+from jaxrl_reason.data.preference_pairs import Pairs, name_of
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.row_fields import text_of
 from jaxrl_reason.data.row_index import BadRow, key_of, opened, rows
@@ -167,11 +167,11 @@ def with_answers(
     ValueError: also of `of_score`, before an earlier stage begins.
   """
   found = {
-    c.sft.teacher: load(c.sft.teacher, c.data, tokenizer, render)
+    name_of(c.sft, c.data): load(c.sft.teacher, c.data, tokenizer, render)
     for c in configs
   }
   for c in configs:
-    of_score(found[c.sft.teacher], c.sft.least_score)
+    of_score(found[name_of(c.sft, c.data)], c.sft.least_score)
   return dataclasses.replace(problems, pairs=problems.pairs | found)
 
 

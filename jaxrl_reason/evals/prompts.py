@@ -11,10 +11,11 @@ TEMPLATE+shots=4    four solved problems of the suite's train split come first
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxrl_reason.data import chat
+from jaxrl_reason.data import chat, mixture, rendering
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.evals import suites
 from jaxrl_reason.evals.loading import Loaded
@@ -128,8 +129,8 @@ def _refuse_chat_flags(variant: Variant, found: Loaded, system, thinking):
     )
 
 
-def _asked(variant: Variant, example: dict) -> str:
-  return example['prompt'] + (PLAN if variant.plan else '')
+def _asked(variant: Variant, example: dict) -> dict:
+  return example | {'prompt': example['prompt'] + PLAN * variant.plan}
 
 
 def _given(variant: Variant, example: dict) -> str:
@@ -146,8 +147,8 @@ def _given(variant: Variant, example: dict) -> str:
 
 def _renderer(
   variant: Variant, found: Loaded, suite: suites.Suite, system, thinking
-) -> tuple[Callable[[str], str], bool]:
-  """Returns (question -> text, whether it is the model's chat template)."""
+) -> tuple[Callable[[dict], str], bool]:
+  """Returns (example -> text, whether it is the model's chat template)."""
   name = variant.template
   if name == OWN and found.run is not None:
     return _as_trained(found)
@@ -160,15 +161,15 @@ def _renderer(
     if found.texts is None:
       raise ValueError(f'{found.name} began from no folder: no chat template')
     by_chat = _by_chat(chat.load(found.texts), system, thinking)
-    return (lambda question: by_chat(asks.format(question=question))), True
+    return (lambda e: by_chat(asks.format(question=e['prompt']))), True
   prefix = ''.join(
     found.tokenizer.token_text(i)
     for i in getattr(found.tokenizer, 'prefix_ids', ())
   )
   shots = _solved(variant, suite)
 
-  def render(question):
-    question = asks.format(question=question)
+  def render(example):
+    question = asks.format(question=example['prompt'])
     return prefix + chat.few_shot(name, shots, question)
 
   return render, False
@@ -201,14 +202,28 @@ def _solved(variant: Variant, suite: suites.Suite) -> Sequence:
       f'prompt {variant.name!r}: {suite.name} has no train split to take '
       'solved problems from; gsm8k, task: and run: have one'
     )
-  rows = [suite.train[i] for i in range(variant.shots)]
-  return [(e['prompt'], e['solution']) for e in rows]
+  return rendering.solved(suite.train, variant.shots, '+shots=')
 
 
-def _as_trained(found: Loaded) -> tuple[Callable[[str], str], bool]:
-  """Returns the prompts of the data of the model's run."""
+def _as_trained(found: Loaded) -> tuple[Callable[[dict], str], bool]:
+  """Returns the prompts of the data of the model's run: of an example of a
+  mixture's source, that of the source.
+  """
   data = suites.data_of(found.run)
-  train = problems_lib.load(data, found.run.seed).train if data.shots else ()
-  problems = problems_lib.Problems(train, None, None, None, '', None)
-  render = problems_lib.renderer(data, problems, found.tokenizer, found.texts)
-  return render or str, data.template == CHAT
+  problems = problems_lib.load(data, found.run.seed) if data.shots else None
+  sections, rest = mixture.sections(data), (found.tokenizer, found.texts)
+
+  @functools.cache
+  def render_of(source):
+    if source is None:
+      train = problems.train if problems else ()
+      return rendering.common_renderer(data, train, *rest) or str
+    train = problems.parts[source][1].train if problems else ()
+    return rendering.renderer(sections[source], train, *rest) or str
+
+  def render(example):
+    source = example.get('domain')
+    of_source = render_of(source if source in sections else None)
+    return of_source(example['prompt'])
+
+  return render, mixture.uses_chat(data)

@@ -106,9 +106,10 @@ def shapes(
   pair = dict.fromkeys(preference_pairs.FIELDS, '')
   for c in (config[k] for k in kinds):
     row = step_labels.BLANK if c.labels else pair
-    problems.pairs[c.labels or c.pairs] = [row]
+    problems.pairs[preference_pairs.name_of(c, config.data)] = [row]
   if 'sft' in config.stages and (path := config.sft.teacher):
-    problems.pairs[path] = [teacher_answers.blank(path)]
+    name = preference_pairs.name_of(config.sft, config.data)
+    problems.pairs[name] = [teacher_answers.blank(path)]
   shape = shape_of(config, model, tokenizer)
   shape = depth.cut(shape, layers) if layers else shape
   parts = prepare.assemble(config, mesh, problems, tokenizer, shape)

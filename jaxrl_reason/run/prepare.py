@@ -23,6 +23,7 @@ from jaxrl_reason.config import Model as ModelSection
 from jaxrl_reason.data import (
   lengths,
   preference_pairs,
+  rendering,
   step_labels,
   teacher_answers,
 )
@@ -88,9 +89,8 @@ def prepare(
       functools.partial(_check_folder, run.data),
     )
     tokenizer = problems_lib.make_tokenizer(run.data, problems, workdir, folder)
-  problems = problems_lib.rendered(
-    problems, run.data, tokenizer, folder, hosted.schemas(run.rl)
-  )
+  loaded, tools = problems, hosted.schemas(run.rl)
+  problems = problems_lib.rendered(problems, run.data, tokenizer, folder, tools)
   solution_len = _solution_len(run)
   problems, dropped = problems_lib.drop_long(
     problems, run.data, tokenizer, solution_len
@@ -101,7 +101,10 @@ def prepare(
   of_pairs = [c for c in stages if c.stages[0] in kinds]
   taught = [c for c in stages if c.stages == ('sft',) and c.sft.teacher]
   if of_pairs or taught:
-    render = problems_lib.renderer(run.data, problems, tokenizer, folder)
+    # The solved problems of data.shots are the first ones as loaded.
+    render = rendering.common_renderer(
+      run.data, loaded.train, tokenizer, folder, tools
+    )
     rest = of_pairs, tokenizer, render
     problems = preference_pairs.with_pairs(problems, *rest, workdir)
     problems = step_labels.with_labels(problems, *rest)

@@ -38,12 +38,12 @@ def examples(
   """
   problems, tokenizer = parts.problems, parts.tokenizer
   if isinstance(c, Preference | RewardModel):
-    pairs = problems.pairs[c.labels or c.pairs]
+    pairs = problems.pairs[preference_pairs.name_of(c, d)]
     if c.labels:
       return pairs, step_labels.encoder(c, d, tokenizer)
     return pairs, preference_pairs.encoder(c, d, pairs, tokenizer)
   if c.teacher:
-    answers = problems.pairs[c.teacher]
+    answers = problems.pairs[preference_pairs.name_of(c, d)]
     answers = teacher_answers.of_score(answers, c.least_score)
     return answers, _taught(c, d, tokenizer)
 

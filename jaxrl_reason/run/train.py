@@ -171,8 +171,8 @@ def _stages(
     own = archives.applied(p, problems, workdir)
     if p.kind in preference_pairs.KINDS:
       with hosts.zero_first():
-        c = p.config[p.kind]
-        own = preference_pairs.of_earlier_stage(own, c.labels or c.pairs)
+        name = preference_pairs.name_of(p.config[p.kind], p.config.data)
+        own = preference_pairs.of_earlier_stage(own, name)
     stage = stages.build(p, parts._replace(problems=own))
     if place.state is None:
       at = stage_transition.StageTransition(

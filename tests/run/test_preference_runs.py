@@ -12,7 +12,13 @@ from test_resume import content
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import preference_pairs
-from jaxrl_reason.run import loop, prepare, train
+from jaxrl_reason.run import (
+  loop,
+  prepare,
+  stage_list,
+  supervised_data,
+  train,
+)
 from jaxrl_reason.run.rl import learners, programs
 from jaxrl_reason.verifiers import records
 from jaxrl_reason.verifiers.verdict import Verdict
@@ -111,7 +117,7 @@ def test_pairs_of_a_run_are_its_best_and_worst_completions(tmp_path):
   train.run(c, tmp_path / 'rl')
   made = preferring(tmp_path / 'rl')
   found = prepare.prepare(made, tmp_path / 'run').problems.pairs
-  pairs = found[str(tmp_path / 'rl')]
+  (pairs,) = found.values()
   rewards = {}
   for file in (tmp_path / 'rl' / 'rollouts').glob('*.jsonl'):
     for line in file.read_text().splitlines():
@@ -154,7 +160,7 @@ def test_pairs_have_the_prompt_of_both_completions(tmp_path):
     *[('1+1=', '2', 1.0, {}), ('2+2=', '5', 0.0, {}), ('2+2=', '4', 0.5, {})],
   )
   problems = prepare.prepare(preferring(run), tmp_path / 'run').problems
-  (pair,) = problems.pairs[str(run)]
+  ((pair,),) = problems.pairs.values()
   assert [pair[k] for k in preference_pairs.FIELDS] == ['2+2=', '4', '5']
 
 
@@ -324,9 +330,28 @@ def test_pairs_that_are_too_long_are_dropped(tmp_path):
   path = tmp_path / 'pairs.jsonl'
   path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
   c = preferring(path, **{'data.too_long': 'drop'})
-  found = prepare.prepare(c, tmp_path / 'run').problems.pairs[str(path)]
+  (found,) = prepare.prepare(c, tmp_path / 'run').problems.pairs.values()
   assert [pair['rejected'] for pair in found] == ['3', '4']
   assert found[1]['prompt'] == '1+2='
+
+
+def test_each_stage_keeps_the_pairs_that_fit_it(tmp_path):
+  path = tmp_path / 'pairs.jsonl'
+  rows = [('2', '3'), ('12345', '3')]
+  rows = [{'prompt': '1+1=', 'chosen': a, 'rejected': b} for a, b in rows]
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  c = preferring(path, **{'data.too_long': 'drop'})
+  c.stages = ('long', 'short')
+  c.named = {
+    'long': {'kind': 'preference'},
+    'short': {'kind': 'preference', 'data': {'completion_len': 4}},
+  }
+  parts = prepare.prepare(c, tmp_path / 'run')
+  long, short = [
+    supervised_data.examples(p.config.preference, p.config.data, parts)[0]
+    for p in stage_list.each(parts.config)
+  ]
+  assert [len(long), len(short)] == [2, 1]
 
 
 def test_changed_pairs_are_refused(pairs, tmp_path):
@@ -338,7 +363,7 @@ def test_changed_pairs_are_refused(pairs, tmp_path):
   path.rename(moved)
   c.preference.update(pairs=str(moved), steps=2)
   train.run(c, tmp_path / 'run')
-  found = prepare.prepare(c, tmp_path / 'run').problems.pairs[str(moved)]
+  (found,) = prepare.prepare(c, tmp_path / 'run').problems.pairs.values()
   moved.write_text(moved.read_text().replace('"1"', '"3"'))
   with pytest.raises(ValueError, match='row 1 was changed since the run began'):
     found[0]

@@ -411,6 +411,10 @@ EXAMPLES = [
   (sources(weight=0), 'data.sources.a.weight: all are 0; nothing would be'),
   (sources(weight=SCHEDULE), 'all weights are 0 at step 5'),
   (sources(supervised=False), 'no source of data.sources has supervised=True'),
+  (
+    {'data.sources': {'a': {'template': 'chat'}, 'b': {}}},
+    "template='chat' of some sources only",
+  ),
   # Filters and rounds.
   ({'rl.samples': 1, 'rl.filter': 'dead_groups'}, 'samples=1, rl.filter'),
   (

@@ -247,7 +247,7 @@ def test_answers_that_are_too_long_are_refused_or_left_out(top, tmp_path):
     prepare.prepare(c, epath.Path(tmp_path))
   c.data.too_long = 'drop'
   parts = prepare.prepare(c, epath.Path(tmp_path))
-  kept = parts.problems.pairs[str(top)]
+  (kept,) = parts.problems.pairs.values()
   sizes = [len(kept[i]['top']['tokens']) for i in range(len(kept))]
   lines = [json.loads(line) for line in top.read_text().splitlines()]
   short = [x['length'] for x in lines if x['length'] <= 4]

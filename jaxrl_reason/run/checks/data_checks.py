@@ -182,6 +182,7 @@ def mixture_rules(stages: tuple, d: Data, schedules: list) -> rules.Rows:
     schedules: (points, values) of every source's weight.
   """
   keys = ', '.join(f'data.sources.{name}.weight' for name in d.sources)
+  chats = {c.template == 'chat' for c in mixture.sections(d).values()}
   times = sorted({t for at, _ in schedules for t in at})
   empty = [t for t in times if not any(_at(*s, t) > 0 for s in schedules)]
   return (
@@ -193,6 +194,11 @@ def mixture_rules(stages: tuple, d: Data, schedules: list) -> rules.Rows:
       empty,
       f'data.sources: all weights are 0 at step {[*empty, 0][0]:g}; nothing '
       'would be drawn',
+    ),
+    (
+      len(chats) == 2,
+      "data.sources: template='chat' of some sources only: completions end in "
+      'one way; set it for all sources, or for none',
     ),
     (
       {'pretrain', 'sft'} & {*stages} and not any(mixture.own(d, 'supervised')),

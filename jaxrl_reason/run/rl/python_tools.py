@@ -11,7 +11,7 @@ from jaxrl_reason import envs
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Data
 from jaxrl_reason.config.rl_sections import Turns
-from jaxrl_reason.data import chat
+from jaxrl_reason.data import chat, mixture
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.names import choice, nearest
 from jaxrl_reason.rollouts import chain, episode, turns
@@ -170,7 +170,7 @@ def player(
     n_samples=n_samples,
     max_new=data.completion_len,
     pool=pool,
-    write=writer(c.turns, tokenizer, data.template),
+    write=writer(c.turns, tokenizer, mixture.uses_chat(data)),
     decode=tokenizer.decode,
     burst=c.turns.burst,
     routes=c.replay_routes,
@@ -178,12 +178,14 @@ def player(
   )
 
 
-def writer(t: Turns, tokenizer, template: str) -> Writer:
-  """Builds the writer of replies. With a chat template, it writes them
-  between the template's tokens around a reply.
+def writer(t: Turns, tokenizer, in_chat: bool) -> Writer:
+  """Builds the writer of replies.
+
+  Args:
+    in_chat: write them between the chat template's tokens around a reply.
   """
   room, encode = t.observation, tokenizer.encode_data
-  if template != 'chat':
+  if not in_chat:
     return Writer(encode, room=room)
   role = 'tool' if t.env == 'tools' or t.args.get('form') else 'user'
   before, after, quoted = reply_frame(tokenizer.template, tokenizer, role)
