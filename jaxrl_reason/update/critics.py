@@ -79,15 +79,31 @@ def first_params(critic: Critic, params) -> Any:
   return KINDS[critic.output][0](critic, params)
 
 
-def evaluate(critic: Critic, params, policy, batch: Batch | Rows) -> jax.Array:
+def evaluate(
+  critic: Critic,
+  params,
+  policy,
+  batch: Batch | Rows,
+  sampling: Sampling | None = None,
+) -> jax.Array:
   """Computes the critic's output [N,T], float32; entry t is about token t. The
   output of a reward model is [N].
 
   Args:
     params: of the critic; policy: of the policy, whose frozen weights it
       shares.
+    sampling: the settings of `batch.ref_logp`, for an implicit process reward;
+      None: neutral settings.
   """
-  return KINDS[critic.output][1](critic, params, policy, batch)
+  how = _of_logps(critic, sampling)
+  return KINDS[critic.output][1](critic, params, policy, batch, *how)
+
+
+def _of_logps(critic: Critic, sampling: Sampling | None) -> tuple:
+  """Returns (settings of log-probs,) if the output is a ratio of them."""
+  if critic.output != PROCESS:
+    return ()
+  return (Sampling.fixed() if sampling is None else sampling,)
 
 
 def targets(critic: Critic, batch: Batch) -> jax.Array | None:
@@ -107,10 +123,22 @@ def targets(critic: Critic, batch: Batch) -> jax.Array | None:
   )
 
 
-def loss_fn(params, critic: Critic, policy, batch: Batch, target, denominators):
-  """Computes a (micro-)batch's share of the critic's loss, and its metrics."""
-  own = critic, params, policy
-  return KINDS[critic.output][2](*own, batch, target, denominators)
+def loss_fn(
+  params,
+  critic: Critic,
+  policy,
+  batch: Batch,
+  target,
+  denominators,
+  sampling: Sampling | None = None,
+):
+  """Computes a (micro-)batch's share of the critic's loss, and its metrics.
+
+  Args:
+    sampling: see `evaluate`.
+  """
+  given = critic, params, policy, batch, target, denominators
+  return KINDS[critic.output][2](*given, *_of_logps(critic, sampling))
 
 
 def apply(critic: Critic, state: CriticState, grads) -> CriticState:
@@ -157,26 +185,24 @@ def _value_loss(critic: Critic, params, policy, batch, target, denominators):
   )
 
 
-def _prm_logp(critic: Critic, params, policy, batch: Batch) -> jax.Array:
-  rows = Rows(batch.tokens, batch.valid)
-  body, neutral = _body(critic, params, policy), Sampling.fixed()
-  return logprobs.score(critic.model, body, rows, neutral, start=critic.start)[
-    0
-  ]
+def _prm_logp(critic, params, policy, batch: Batch, sampling) -> jax.Array:
+  body, rows = _body(critic, params, policy), batch.replace(routes=None)
+  given = critic.model, body, rows, sampling
+  return logprobs.score(*given, start=critic.start)[0]
 
 
-def _implicit_reward(critic: Critic, params, policy, batch) -> jax.Array:
-  logp = _prm_logp(critic, params, policy, batch)
+def _implicit_reward(critic, params, policy, batch, sampling) -> jax.Array:
+  logp = _prm_logp(critic, params, policy, batch, sampling)
   return losses.implicit_reward(logp, batch.ref_logp, batch.mask)
 
 
-def _prm_loss(critic: Critic, params, policy, batch, target, denominators):
+def _prm_loss(critic, params, policy, batch, target, denominators, sampling):
   """Computes the cross-entropy of correctness on the summed implicit reward. A
   row is correct if its first reward part is above 0.5.
   """
   del target
   rows = losses.implicit_prm(
-    _prm_logp(critic, params, policy, batch),
+    _prm_logp(critic, params, policy, batch, sampling),
     batch.ref_logp,
     batch.reward_parts[:, 0] > 0.5,
     batch.mask,
@@ -304,6 +330,7 @@ def _pair_loss(critic: Critic, params, policy, batch, target, denominators):
 
 
 VALUES, VALUE_HEAD = 'values', 'value_head'
+PROCESS = 'process_reward'
 REWARD_MODEL, STEPS, HEAD = 'reward_model', 'step_reward', 'reward_head'
 REWARD_MODELS = REWARD_MODEL, STEPS  # trained alone, in stages of their own
 _value_init = functools.partial(_with_head, VALUE_HEAD)
@@ -312,7 +339,7 @@ _reward_init = functools.partial(_with_head, HEAD)
 # output -> (own first weights, output, loss).
 KINDS = {
   VALUES: (_value_init, _values, _value_loss),
-  'process_reward': (_copy, _implicit_reward, _prm_loss),
+  PROCESS: (_copy, _implicit_reward, _prm_loss),
   REWARD_MODEL: (_reward_init, _reward, _pair_loss),
   STEPS: (_reward_init, _step_logits, _step_loss),
 }

@@ -219,16 +219,19 @@ def add_arrays(
     old, entropy = scores(learner, state.params, batch, sampling, parts)
     batch = batch.replace(entropy=entropy) if early else batch
     batch = batch.replace(old_logp=old) if moves else batch
-  return _with_critic(learner, state, batch, parts)
+  return _with_critic(learner, state, batch, sampling, parts)
 
 
-def _with_critic(learner: Learner, state, batch: Batch, parts: int) -> Batch:
+def _with_critic(
+  learner: Learner, state, batch: Batch, sampling: Sampling, parts: int
+) -> Batch:
   critic = learner.critic
   if critic is None or getattr(batch, critic.output) is not None:
     return batch
 
   def read(rows):
-    return critics.evaluate(critic, state.critic.params, state.params, rows)
+    given = critic, state.critic.params, state.params, rows, sampling
+    return critics.evaluate(*given)
 
   output = jax.lax.map(read, batch_lib.split(batch, parts))
   return batch.replace(**{critic.output: batch_lib.join(output)})

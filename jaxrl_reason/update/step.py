@@ -146,7 +146,7 @@ def _one_update(
   params = trees.join(optax.apply_updates(chosen, updates), frozen)
   new = state.replace(params=params, opt_state=opt_state)
   if learner.critic:
-    new, more = _with_critic(learner, state, new, batch, target)
+    new, more = _with_critic(learner, state, new, batch, target, sampling)
     metrics |= more
   if state.coefs is not None:
     given = dict(rows=batch.tokens.shape[0], trained=jnp.any(batch.mask))
@@ -362,31 +362,31 @@ def update_critic(
   learner: Learner, state: TrainState, batch: Batch
 ) -> tuple[TrainState, Metrics]:
   """Applies one update of the critic alone."""
-  grads, metrics = _critic_gradients(learner, state, batch, None)
+  grads, metrics = _critic_gradients(learner, state, batch, None, None)
   metrics['grad_norm'] = optax.global_norm(grads)
   metrics['nonfinite_leaf_max'] = trees.first_nonfinite(grads)
   critic = critics.apply(learner.critic, state.critic, grads)
   return state.replace(step=state.step + 1, critic=critic), metrics
 
 
-def _critic_gradients(learner: Learner, state, batch: Batch, target):
+def _critic_gradients(learner: Learner, state, batch: Batch, target, sampling):
   divisors = losses.counts(batch.mask)
 
   def loss(params, rows):
     batch, target = rows
     return critics.loss_fn(
-      params, learner.critic, state.params, batch, target, divisors
+      params, learner.critic, state.params, batch, target, divisors, sampling
     )
 
   grad, parts = jax.grad(loss, has_aux=True), learner.micro_batches
   return _summed(grad, state.critic.params, (batch, target), parts)
 
 
-def _with_critic(learner: Learner, state, new, batch: Batch, target):
+def _with_critic(learner: Learner, state, new, batch: Batch, target, sampling):
   """Adds the critic's update and metrics; during the critic's warm-up the
   policy keeps its old state.
   """
-  grads, metrics = _critic_gradients(learner, state, batch, target)
+  grads, metrics = _critic_gradients(learner, state, batch, target, sampling)
   moved = critics.while_warm(
     learner.critic,
     state.critic,

@@ -19,7 +19,7 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import adapters, logprobs
 from jaxrl_reason.models.adapters import frozen, lora
 from jaxrl_reason.run.checks import config_checks
-from jaxrl_reason.run.rl import programs
+from jaxrl_reason.run.rl import learners, programs
 from jaxrl_reason.update import critics, optim, scoring, trained_rows
 from jaxrl_reason.update import learner as learner_lib
 from jaxrl_reason.update import step as step_lib
@@ -226,6 +226,35 @@ def test_a_process_reward_model_is_trained_on_correctness(batch):
   want = np.mean(np.log1p(np.exp([logit, -logit])), axis=1)
   got = [loss(0.3, 0.0), loss(-0.3, 1.0)]
   np.testing.assert_allclose(got, want, rtol=1e-3)
+
+
+def test_a_process_reward_is_relative_to_the_reference_as_it_samples(batch):
+  """At the start the two models are equal, so every reward is 0."""
+  learn = learner('prime')
+  state, how = L.state(learn), Sampling.make(top_k=6, min_p=0.05)
+  batch = batch.replace(temperature=jnp.full_like(batch.temperature, 0.6))
+
+  @jax.jit
+  def read(state, b):
+    b = scoring.add_arrays(learn, state, b, how)
+    _, metrics = step_lib._critic_gradients(learn, state, b, None, how)
+    return b.process_reward, metrics['prm_loss']
+
+  reward, loss = read(state, batch)
+  np.testing.assert_allclose(reward, 0, atol=1e-6)
+  np.testing.assert_allclose(loss, np.log(2), rtol=1e-5)
+
+
+def test_a_critic_starts_where_its_policy_starts():
+  hints = {'rl.hints.room': 4, 'rl.hints.learn': True}
+  for name in ('ppo', 'prime'):
+    some = {'rl.algorithm': name, 'rl.loss.offpolicy': 'sft'}
+    for changes in (hints, {'rl.hints.room': 4}):
+      run = config_lib.Run().changed(some | changes)
+      made = learners.learner(run, L.MODEL, 'rl')
+      assert made.critic.start == made.start
+      learns = run.rl.hints.learn
+      assert made.start == run.data.prompt_len + (0 if learns else 4)
 
 
 def test_the_policy_does_not_change_while_its_critic_warms_up(batch):

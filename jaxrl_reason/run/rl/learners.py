@@ -85,11 +85,12 @@ def learner(
   tx = optim.make(c.optimizer, c.updates)
   facts = problem_pool.unknown(0) if facts is None else facts
   room = config.prompt_columns
+  # A hint that is trained on needs log-probs too.
+  start = d.prompt_len if c.hints.learn else room
   return Learner(
     objective=objective,
     tx=tx,
-    # A hint that is trained on needs log-probs too.
-    start=d.prompt_len if c.hints.learn else room,
+    start=start,
     epochs=c.epochs,
     minibatches=c.minibatches,
     old_logp=c.old_logp,
@@ -100,7 +101,7 @@ def learner(
     ),
     packing=chunked.choose(chunks, room, c.padding) or packing.choose(c, room),
     critic=_critic(
-      c.critic, model, objective, c.updates, room, config.trained_paths
+      c.critic, model, objective, c.updates, start, config.trained_paths
     ),
     part_names=run_turns.part_names(c),
     reprompted=c.hints.room > 0 and c.hints.when == 'failed',
@@ -128,7 +129,7 @@ def _supervised_objective(c: Supervised | Preference) -> losses.Objective:
 
 
 def _critic(
-  c: Critic, model: Model, objective, updates: int, room: int, trainable: str
+  c: Critic, model: Model, objective, updates: int, start: int, trainable: str
 ) -> critics.Critic | None:
   """Builds the critic that the loss needs, or returns None."""
   output = critics.kind_of(objective.needs)
@@ -139,7 +140,7 @@ def _critic(
     model,
     objective,
     optim.make(c.optimizer, updates),
-    room,
+    start,
     c.warmup_updates,
     trainable,
   )
