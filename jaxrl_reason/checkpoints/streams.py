@@ -27,9 +27,10 @@ LAYOUTS = (
   'output',  # [in..., out] <-> [out, in]: the attention's output
   'stacked',  # unchanged, all experts in one tensor
   'interleaved',  # the same, last dimension interleaved with another weight's
+  'adjoined',  # the same, last dimension after another weight's
   'experts',  # [expert, in, out] <-> [expert, out, in], in one tensor
 )
-WHOLE = 'stacked', 'interleaved', 'experts'
+WHOLE = 'stacked', 'interleaved', 'adjoined', 'experts'
 CHUNK_BYTES = 8 << 20  # bytes read at once
 ALIGNMENT = 64  # bytes; jax on CPU uses such a buffer without a copy
 
@@ -50,12 +51,12 @@ def disk_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def joined(layout: str, shapes: list) -> tuple[tuple[int, ...], list[int]]:
   """Returns the shape of a tensor on disk with weights of these shapes, and the
-  start of each: a row, or its index among interleaved rows.
+  start of each: a row, a column, or its index among interleaved rows.
   """
   if layout == 'interleaved':
     shape = (*shapes[0][:-1], len(shapes) * shapes[0][-1])
     return shape, list(range(len(shapes)))
-  axis = int(layout == 'experts')
+  axis = {'experts': 1, 'adjoined': 2}.get(layout, 0)
   ends = [int(x) for x in np.cumsum([0, *(shape[axis] for shape in shapes)])]
   first = shapes[0]
   return (*first[:axis], ends[-1], *first[axis + 1 :]), ends[:-1]
@@ -123,12 +124,14 @@ def _read_whole(out, source, piece, index: tuple[slice, ...]) -> None:
     for i, expert in enumerate(range(*bounds[0])):
       out[i] = source[(slice(expert, expert + 1), rows, columns)][0].T
     return
-  turns = source.get_shape()[-1] // piece.shape[-1]
   *lead, (first, last) = bounds
+  turns, at = source.get_shape()[-1] // piece.shape[-1], piece.start
   lead, end = lead[1:], slice(first * turns, last * turns)
+  if piece.layout == 'adjoined':
+    turns, at, end = 1, 0, slice(piece.start + first, piece.start + last)
   for i, expert in enumerate(range(*bounds[0])):
     where = (slice(expert, expert + 1), *[slice(a, b) for a, b in lead], end)
-    out[i] = source[where][0][..., piece.start % turns :: turns]
+    out[i] = source[where][0][..., at % turns :: turns]
 
 
 def _step(piece) -> int:
@@ -235,6 +238,9 @@ def on_disk(shape, pieces: list, flat: dict, dtype) -> np.ndarray:
     ours = np.asarray(flat[piece.leaf][piece.at])
     if piece.layout == 'interleaved':
       out[..., piece.start :: shape[-1] // ours.shape[-1]] = ours
+      continue
+    if piece.layout == 'adjoined':
+      out[..., piece.start : piece.start + ours.shape[-1]] = ours
       continue
     if piece.layout == 'experts':
       out[:, piece.start : piece.start + ours.shape[2]] = ours.swapaxes(1, 2)

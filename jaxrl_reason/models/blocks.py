@@ -33,10 +33,10 @@ BESIDE_HEADS = 'sinks', 'kv_up'
 def embed(params: Any, c: Config, tokens: jax.Array) -> jax.Array:
   """Returns token embeddings [..., D]."""
   x = c.ops.to(params['embed'][tokens], c.dtype)
-  # The scale is rounded too, as in the published bf16 models.
   if c.embed_scale == 1:
     return x
-  return c.ops.times(x, jnp.asarray(c.embed_scale, x.dtype))
+  dtype = x.dtype if c.embed_rounded else jnp.float32
+  return c.ops.times(x, jnp.asarray(c.embed_scale, dtype))
 
 
 def layer_inputs(
@@ -105,12 +105,22 @@ def _qkv(x, p, c: Config, angles):
     if c.qk_norm_over == 'head':
       y = norm(y, p, name + '_norm', c)
     if name != 'v' and angles is not None:
-      y = c.ops.rotate(y, *angles[:2], interleaved=c.rope_interleaved)
-      y = c.ops.times(y, angles[2]) if angles[2:] and name == 'q' else y
+      y = _turned(y, c, angles, name == 'q')
     if c.qk_norm_over == 'rotated':
       y = norm(y, p, name + '_norm', c)
     out.append(y)
   return out + gates
+
+
+def _turned(y, c: Config, turns: rope.Turns, is_query: bool) -> jax.Array:
+  """Changes queries or keys [...,heads,H] by their positions."""
+  y = c.ops.rotate(y, turns.cos, turns.sin, interleaved=c.rope_interleaved)
+  if turns.unit is not None:
+    unit = c.ops.rms_norm(y, jnp.ones(y.shape[-1]), c.norm_eps)
+    y = jnp.where(turns.unit, unit, y)
+  if turns.growth is not None and is_query:
+    y = c.ops.times(y, turns.growth)
+  return y
 
 
 def _gated(h, p: dict, c: Config, angles, attend: Callable, **beside):
@@ -189,16 +199,21 @@ def _mlps(x, h, p: dict, c: Config, routes):
   return c.ops.added(beside, norm(y, p, 'expert_post_norm', c)), used
 
 
-def rotary(c: Config, positions: jax.Array, max_tokens: int) -> list:
-  """Computes (cos, sin), and a factor of queries if it has one, of each of a
-  model's rotary tables.
+def rotary(
+  c: Config, positions: jax.Array, max_tokens: int
+) -> list[rope.Turns]:
+  """Computes the changes by position of each of a model's rotary tables. All
+  have the same arrays, because layers select their table inside a scan.
   """
+  tables = c.rope_tables
+  grows, units = any(r.growth for r in tables), any(r.unit for r in tables)
   return [
-    (
+    rope.Turns(
       *c.ops.angles(r, positions, width, max_tokens),
-      *rope.grown(r, positions),
+      rope.grown(r, positions) if grows else None,
+      jnp.asarray(r.unit) if units else None,
     )
-    for r, width in zip(c.rope_tables, c.rope_widths)
+    for r, width in zip(tables, c.rope_widths)
   ]
 
 

@@ -41,7 +41,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_reason import sharding
-from jaxrl_reason.models.parts import delta
+from jaxrl_reason.models.parts import delta, windows
 from jaxrl_reason.models.parts.stored import Stored, store
 from jaxrl_reason.models.stretches import mapped
 
@@ -104,14 +104,14 @@ def empty(rows: int, heads: int, columns: int, width: int, dtype) -> Stored:
 
 def within(columns: int, window: int) -> int:
   """Returns a layer's number of columns, at most its window (0: no window)."""
-  return min(columns, window or columns)
+  return min(columns, windows.most(window) or columns)
 
 
 def seen_of_prompt(x: jax.Array, window: int) -> jax.Array:
   """Returns the columns of x [B,...,P,H or 1] that completions attend to: the
   last window - 1 of the left-padded prompts.
   """
-  most = max(window - 1, 1)  # at least one, so that no array is empty
+  most = max(windows.most(window) - 1, 1)  # at least one: no array is empty
   return x[..., -most:, :] if window else x
 
 
@@ -296,8 +296,9 @@ def place(cache: Cache, t: jax.Array, column):
     )
     own = (at >= 0)[:, None] & (at[:, None] <= positions[..., None])
     if window:
-      prompt = prompt & (queries - of_prompt < window)
-      own = own & (positions[..., None] - at[:, None] < window)
+      most = windows.reach(window, positions)[..., None]
+      prompt = prompt & (queries - of_prompt < most.reshape(queries.shape))
+      own = own & (positions[..., None] - at[:, None] < most)
     masks[window] = prompt[..., -keys.values.shape[-2] :], own
   return cache.replace(at=at), jnp.maximum(positions, 0), masks
 
@@ -384,10 +385,14 @@ def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
   for window, keys in cache.keys('own').items():
     r = keys.values.shape[-2]
     prompt = cache.prompt_mask[:, None]
-    if window:
-      prompt = prompt & (positions[..., None] - at < window)
-      prompt = seen_of_prompt(prompt[..., None], window)[..., 0]
     # R is at most the window, so no own token is outside it.
     seen = (step - jnp.arange(r)) % r <= jnp.reshape(t, (-1, 1, 1))
+    if window:
+      most = windows.reach(window, positions)[..., None]
+      prompt = prompt & (positions[..., None] - at < most)
+      prompt = seen_of_prompt(prompt[..., None], window)[..., 0]
+    if window < 0:  # but it may be outside the chunk
+      most = jnp.broadcast_to(most, (b, s // b, 1)).reshape(s, 1, 1)
+      seen = seen & ((step - jnp.arange(r)) % r < most)
     masks[window] = prompt, seen
   return jnp.broadcast_to(positions, (b, s // b)).reshape(s), masks

@@ -103,17 +103,20 @@ class Config:
   attention_scale: float = 1.0  # of the output of attention
   mlp_scales: tuple[float, ...] = ()  # of the mlp's gate and output
   logit_cap: float = 0.0  # soft cap of logits; 0: none
-  embed_scale: float = 1.0  # of embeddings, rounded to the compute dtype
+  embed_scale: float = 1.0  # of embeddings
+  embed_rounded: bool = False  # the scale has the compute dtype (Gemma)
   residual_scale: float = 1.0  # of the outputs of attention and mlp (Granite)
   logit_divisor: float = 1.0
   ropes: tuple[Rope, ...] = ()  # rotary tables; (): one with rope_theta
   rope_interleaved: bool = False  # rotates pairs of neighbours, not of halves
   rope_of_layer: tuple[int, ...] = ()  # each layer's table, or NOPE
-  # Tokens each layer attends to, itself included; 0: all.
+  # Tokens each layer attends to, itself included; 0: all; -n: those of its
+  # chunk of n tokens (`parts.windows`).
   windows: tuple[int, ...] = ()
   experts: int = 0  # 0: one mlp for all tokens
   experts_per_token: int = 0
   expert_norm: bool = False  # the chosen experts' weights sum to 1
+  expert_inputs: bool = False  # weights multiply the experts' inputs (Llama 4)
   expert_scale: float = 1.0  # of the chosen experts' weights, after that
   expert_bias: bool = False  # on the router and on experts' gate, up and down
   mlp_limit: float = 0.0  # of experts' gates and ups (`layers.gate`); 0: none
@@ -123,7 +126,7 @@ class Config:
   groups_per_token: int = 1
   shared_mlp: int = 0  # width of an mlp for all tokens beside experts; 0: none
   shared_gate: bool = False  # the shared mlp is multiplied by sigmoid(x w)
-  dense_layers: int = 0  # number of first layers with one mlp and no experts
+  dense_layers: tuple[int, ...] = ()  # layers with one mlp and no experts
   dense_mlp: int = 0  # width of their mlp
   # Layers that are an mlp (or experts) alone, by index; the others then have no
   # mlp (Nemotron-H).
@@ -222,9 +225,7 @@ class Config:
 
   @functools.cached_property
   def layer_windows(self) -> tuple[int, ...]:
-    """Returns the number of tokens that each layer's queries attend to, their
-    own included; 0: all.
-    """
+    """Returns the window of each layer, see `parts.windows`."""
     return self.windows or (0,) * self.layers
 
   @functools.cached_property
@@ -270,7 +271,7 @@ class Config:
     if wide:
       return WIDE
     names = DELTAS if self.is_delta(i) else (LAYERS, DENSE)
-    return names[i < self.dense_layers]
+    return names[i in self.dense_layers]
 
   @functools.cached_property
   def stack_of_layer(self) -> tuple[tuple[str, int], ...]:
@@ -285,8 +286,12 @@ class Config:
   @functools.cached_property
   def routed_layers(self) -> tuple[int, ...]:
     """Returns the layers that have experts."""
-    all_ = self.mlp_layers or range(self.dense_layers, self.layers)
-    return tuple(all_) if self.experts else ()
+    if not self.experts:
+      return ()
+    dense = {*self.dense_layers}
+    return self.mlp_layers or tuple(
+      i for i in range(self.layers) if i not in dense
+    )
 
   @functools.cached_property
   def routed_stacks(self) -> tuple[str, ...]:

@@ -6,9 +6,10 @@ import numpy as np
 
 from jaxrl_reason import trees
 from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.parts.rope import Turns
 
 
-def differing(c: Config, tables: list, windows: tuple[int, ...]):
+def differing(c: Config, tables: list[Turns], windows: tuple[int, ...]):
   """Returns (flags, f) by stack, of the settings that differ between layers.
 
   Flags are arrays [layers of the stack] of the settings that differ within the
@@ -17,7 +18,7 @@ def differing(c: Config, tables: list, windows: tuple[int, ...]):
   scan.
 
   Args:
-    tables: (cos, sin) of each of `c.rope_tables`.
+    tables: of each of `c.rope_tables`.
     windows: the distinct ones.
   """
   # Layers without positions rotate by angle 0.
@@ -30,7 +31,7 @@ def differing(c: Config, tables: list, windows: tuple[int, ...]):
   return flags, of_layer
 
 
-def _of_stack(tables: list, ropes: list[int], which: list[int]):
+def _of_stack(tables: list[Turns], ropes: list[int], which: list[int]):
   """Returns `differing` of one stack, from each layer's table and window."""
   flags, distinct = {}, sorted({*ropes})
   if len({*which}) > 1:
@@ -48,13 +49,18 @@ def _of_stack(tables: list, ropes: list[int], which: list[int]):
   return flags, f
 
 
-def still(tables: list) -> tuple[jax.Array, jax.Array]:
-  """Returns (cos, sin) of angle 0, of layers without positions."""
-  cos, sin = tables[0][:2]
-  return jnp.ones_like(cos), jnp.zeros_like(sin)
+def still(tables: list[Turns]) -> Turns:
+  """Returns the changes of angle 0, of layers without positions."""
+  first = tables[0]
+  return Turns(
+    jnp.ones_like(first.cos),
+    jnp.zeros_like(first.sin),
+    None if first.growth is None else jnp.ones_like(first.growth),
+    None if first.unit is None else jnp.asarray(False),
+  )
 
 
-def unturned(c: Config, tables: list) -> tuple[jax.Array, jax.Array] | None:
+def unturned(c: Config, tables: list[Turns]) -> Turns | None:
   """Returns the angles of layers without positions in decoding: none, unless
   a rotation changes the order of features, as it does in training.
   """

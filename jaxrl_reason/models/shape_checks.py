@@ -80,18 +80,19 @@ def check(c: Any) -> None:
 def _check_experts(c: Any) -> None:
   if not c.experts:
     names = 'expert_bias', 'mlp_limit', 'choice_bias', 'shared_mlp'
-    for name in (*names, 'expert_norms'):
+    for name in (*names, 'expert_norms', 'expert_inputs', 'dense_layers'):
       if getattr(c, name):
         raise ValueError(f'model.{name} has no effect: model.experts=0')
-    if c.dense_layers:
-      raise ValueError(
-        f'model.dense_layers={c.dense_layers} has no effect: model.experts=0'
-      )
     return
   if c.expert_norms and (not c.shared_mlp or c.norm_place != 'sandwich'):
     raise ValueError(
       'model.expert_norms needs a model.shared_mlp and model.norm_place='
       "'sandwich'"
+    )
+  if c.expert_inputs and (c.router != 'sigmoid' or c.expert_norm):
+    raise ValueError(
+      "model.expert_inputs needs model.router='sigmoid' and "
+      f'model.expert_norm=False, now {c.router!r} and {c.expert_norm}'
     )
   n, used = c.expert_groups, c.groups_per_token
   if n < 1 or c.experts % n or not 1 <= used <= n:
@@ -110,12 +111,12 @@ def _check_experts(c: Any) -> None:
       f'model.expert_groups={n}: every group needs two experts or more, '
       'because groups are ranked by the sum of their best two'
     )
-  if not 0 <= c.dense_layers < c.layers or (
-    bool(c.dense_layers) != bool(c.dense_mlp)
-  ):
+  dense, all_ = c.dense_layers, {*range(c.layers)}
+  rising = list(dense) == sorted({*dense} & all_) and len(dense) < c.layers
+  if not rising or bool(dense) != bool(c.dense_mlp):
     raise ValueError(
-      f'model.dense_layers={c.dense_layers} must be less than '
-      f'model.layers={c.layers}, and needs a model.dense_mlp (now '
+      f'model.dense_layers={dense} must be rising indices of some of '
+      f'model.layers={c.layers}, and need a model.dense_mlp (now '
       f'{c.dense_mlp})'
     )
 
@@ -125,10 +126,6 @@ def _check_layers(c: Any) -> None:
     n = len(getattr(c, name))
     if n not in (0, c.layers):
       raise ValueError(f'model.{name} has {n} entries, model.layers={c.layers}')
-  if min(c.layer_windows, default=0) < 0:
-    raise ValueError(
-      f'model.windows={c.windows} must be 0 (no window) or more tokens'
-    )
   used = {i for i in c.layer_ropes if i != NOPE}
   if not used <= set(range(len(c.rope_tables))):
     raise ValueError(
@@ -316,10 +313,10 @@ def _check_delta(c: Any) -> None:
       f'model.delta_layers={which} must be rising indices below model.layers='
       f'{c.layers}'
     )
-  if {*range(c.dense_layers, c.layers)} <= {*which, *c.mlp_layers}:
+  if {*range(c.layers)} <= {*c.dense_layers, *which, *c.mlp_layers}:
     raise ValueError(
-      'model.delta_layers must leave a layer with attention, behind the '
-      'model.dense_layers first ones'
+      'model.delta_layers must leave a layer with attention that is not in '
+      'model.dense_layers'
     )
   if c.kv_rank or {*c.layer_ropes} not in ({0}, {NOPE}):
     raise ValueError(

@@ -11,6 +11,7 @@ from jaxrl_reason.models.config import (
   WIDES,
   Config,
 )
+from jaxrl_reason.models.parts import windows
 from jaxrl_reason.models.parts.delta import MAMBA
 from jaxrl_reason.models.parts.layers import LEARNED
 
@@ -297,12 +298,13 @@ def flops_per_token(c: Config, context: float) -> float:
     if stack not in (*DELTAS, ALONE):
       of_layer, features = _attention_weights(c, stack)
       weights += of_layer
-      seen += min(context, c.layer_windows[i] or context) * features
+      most = windows.most(c.layer_windows[i])
+      seen += min(context, most or context) * features
   mlp = (2 + c.gated) * c.width
-  n_mlps = n_alone or c.layers - c.dense_layers
+  n_mlps = n_alone or c.layers - len(c.dense_layers)
   own = c.mlp * (c.experts_per_token or 1) + c.shared_mlp
   weights += n_mlps * (mlp * own + c.width * c.experts)
-  weights += c.dense_layers * 3 * c.width * c.dense_mlp
+  weights += len(c.dense_layers) * 3 * c.width * c.dense_mlp
   if c.reading_mlp:
     usual = c.shared_mlp if c.experts else c.mlp
     weights += c.reading_layers * mlp * (c.reading_mlp - usual)

@@ -67,6 +67,11 @@ def _llama3(*row: int, factor: float = 8.0, tied: bool = False) -> Config:
   )
 
 
+def _llama4(experts: int, **keys) -> Config:
+  row = 48, 5120, 8192, 40, 8, 128, 202_048
+  return _make('llama4_text', row, num_local_experts=experts, **keys)
+
+
 def _lfm2(width: int, mlp: int, heads: int) -> Config:
   row = 16, width, mlp, heads, 8, 64, 65_536
   return _make('lfm2', row, full_attn_idxs=[2, 5, 8, 10, 12, 14])
@@ -273,6 +278,10 @@ ZOO = {
     (32, 4096, 14_336, 32, 8, 128, 256_000),
     rope_theta=50_000.0,
     logit_scale=0.25,
+  ),
+  'llama-4-scout': _llama4(16),
+  'llama-4-maverick': _llama4(
+    128, interleave_moe_layer_step=2, use_qk_norm=False
   ),
   'lfm2-350m': _lfm2(1024, 6656, 16),
   'lfm2-700m': _lfm2(1536, 10_240, 24),

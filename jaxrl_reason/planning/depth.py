@@ -16,6 +16,7 @@ from jaxrl_reason.models.config import Config
 
 # Depths compiled, in periods of the layers' pattern.
 PERIODS = 2, 3, 4
+SPECIAL = 'dense_layers', 'delta_layers', 'mlp_layers', 'wide_layers'
 # The figures of a phase whose error is reported.
 CHECKED = 'needs_gib', 'flops', 'step_seconds'
 # Figures that do not depend on the depth.
@@ -29,15 +30,28 @@ def cut(shape: Config, layers: int) -> Config:
     layers=layers,
     windows=shape.windows[:layers],
     rope_of_layer=shape.rope_of_layer[:layers],
-    delta_layers=tuple(i for i in shape.delta_layers if i < layers),
-    mlp_layers=tuple(i for i in shape.mlp_layers if i < layers),
-    wide_layers=tuple(i for i in shape.wide_layers if i < layers),
+    **{
+      name: tuple(i for i in getattr(shape, name) if i < layers)
+      for name in SPECIAL
+    },
   )
 
 
+def _first(shape: Config) -> int:
+  """Returns the number of first layers without experts, if these are the only
+  ones; 0: others follow layers with experts.
+  """
+  n = len(shape.dense_layers)
+  return n if shape.dense_layers == tuple(range(n)) else 0
+
+
 def period(shape: Config) -> int:
-  """Returns the number of layers after which their kinds repeat."""
-  special = shape.delta_layers, shape.mlp_layers, shape.wide_layers
+  """Returns the number of layers after which their kinds repeat, behind the
+  first ones without experts.
+  """
+  special = [getattr(shape, name) for name in SPECIAL]
+  if _first(shape):
+    special.remove(shape.dense_layers)
   which = [tuple(i in x for x in special) for i in range(shape.layers)]
   kinds = list(zip(shape.layer_windows, shape.layer_ropes, which))
   n = len(kinds)
@@ -51,7 +65,7 @@ def depths(shape: Config) -> tuple[int, ...]:
   if shape.reading_layers:  # they are the last ones, with other costs
     return (shape.layers,)
   p = period(shape)
-  first = shape.dense_layers  # exists at any depth
+  first = _first(shape)  # exist at any depth
   rest = first + (shape.layers - first) % p
   found = tuple(rest + p * n for n in PERIODS)
   return found if sum(found) < shape.layers else (shape.layers,)

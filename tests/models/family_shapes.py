@@ -184,6 +184,19 @@ FAMILIES['gemma4_text, experts'] = GEMMA4 | dict(
   top_k_experts=2,
   moe_intermediate_size=8,
 )
+FAMILIES['llama4_text'] = dict(
+  num_hidden_layers=6,
+  head_dim=6,
+  intermediate_size=8,
+  intermediate_size_mlp=24,
+  interleave_moe_layer_step=2,
+  no_rope_layers=[1, 0] * 3,
+  num_local_experts=4,
+  num_experts_per_tok=2,
+  attention_chunk_size=5,
+  floor_scale=7,
+  attn_scale=0.5,
+)
 # Other families have the same kinds of layers, so one test is enough.
 ALIKE = {
   'olmo3': dict(num_hidden_layers=5, head_dim=6, sliding_window=5),

@@ -453,6 +453,23 @@ CASES = {
       rope_parameters=dict(rope_type='default', rope_theta=100.0),
     ),
   ),
+  'llama4': (
+    'Llama4Text',
+    dict(
+      num_hidden_layers=4,
+      head_dim=12,
+      vocab_size=70,
+      num_local_experts=5,
+      intermediate_size=24,
+      intermediate_size_mlp=40,
+      interleave_moe_layer_step=2,
+      no_rope_layers=[1, 1, 0, 1],
+      attention_chunk_size=6,
+      floor_scale=16,
+      attn_scale=0.4,
+      rope_parameters=LLAMA3,
+    ),
+  ),
   'gpt_oss': (
     'GptOss',
     dict(
@@ -573,6 +590,17 @@ ODD_CASES['gemma4_moe'] = dict(
   vocab_size_per_layer_input=71,
   rms_norm_eps=1e-2,
 )
+ODD_CASES['llama4'] = dict(
+  head_dim=10,
+  num_experts_per_tok=2,
+  moe_layers=[1, 2, 5],
+  no_rope_layers=None,
+  attention_chunk_size=7,
+  use_qk_norm=False,
+  attn_temperature_tuning=False,
+  attention_bias=True,
+  tie_word_embeddings=True,
+)
 ODD_CASES['smollm3'] = dict(no_rope_layer_interval=4)
 
 
@@ -644,9 +672,29 @@ def prompts():
   return tokens * valid, valid
 
 
-def greedy(model, new: int = NEW):
+# In these models, positions include the padding of a row in some places.
+ALONE = ('llama4_text',)
+
+
+def each_alone(model, f, tokens, valid):
+  """Concatenates f(tokens [1,t], valid) [1,t,...] of rows without their padding
+  on the left, which is 0 in the result.
+  """
+  out = []
+  for row, real in zip(tokens, valid):
+    first = int(real.long().argmax())
+    y = f(model, row[None, first:], real[None, first:])
+    zeros = torch.zeros((1, first, *y.shape[2:]), dtype=y.dtype)
+    out.append(torch.cat([zeros, y], 1))
+  return torch.cat(out)
+
+
+def greedy(model, new: int = NEW, rows=None):
   """Returns greedy tokens [3,new]."""
-  tokens, valid = prompts()
+  tokens, valid = rows or prompts()
+  if model.config.model_type in ALONE and len(tokens) > 1:
+    pairs = [(t[None, v], v[None, v]) for t, v in zip(tokens, valid)]
+    return torch.cat([greedy(model, new, pair) for pair in pairs])
   out = model.generate(
     tokens,
     attention_mask=valid.long(),
@@ -654,11 +702,13 @@ def greedy(model, new: int = NEW):
     max_new_tokens=new,
     pad_token_id=0,
   )
-  return out[:, P:]
+  return out[:, tokens.shape[1] :]
 
 
 def logits(model, tokens, valid):
   """Returns [N,T,V]. Positions count the valid tokens, as in `generate`."""
+  if model.config.model_type in ALONE and len(tokens) > 1:
+    return each_alone(model, logits, tokens, valid)
   positions = (valid.long().cumsum(1) - 1).clamp(min=0)
   return model(
     tokens,

@@ -9,7 +9,7 @@ import pytest
 from small import small_config, small_model
 
 from jaxrl_reason import sharding
-from jaxrl_reason.models.parts import attention, blocked, layers
+from jaxrl_reason.models.parts import attention, blocked, layers, windows
 
 N, T, Q, K, H = 2, 140, 4, 2, 8  # 140: two blocks of 128 once padded
 
@@ -49,7 +49,11 @@ def numpy_attention(c, segments, window, q, k, v):
   q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
   out = np.zeros(q.shape)
   for i, t, h in np.ndindex(N, T, Q):
-    near = np.arange(max(0, t + 1 - (window or T)), t + 1)
+    first = max(0, t + 1 - (window or T))
+    if window < 0:  # the start of the segment, and then of the token's chunk
+      first = np.argmax(segments[i] == segments[i, t])
+      first = range(first, t + 1, -window)[-1]
+    near = np.arange(first, t + 1)
     seen = near[segments[i, near] == segments[i, t]]
     s = k[i, seen, h * K // Q] @ q[i, t, h] * c.score_scale
     if c.attention_cap:
@@ -64,6 +68,8 @@ CASES = {
   'window': (LEFT, 9, 0.0),
   'cap': (PACKED, 0, 2.0),
   'packed window': (PACKED, 9, 0.0),
+  'chunks': (LEFT, -9, 0.0),
+  'packed chunks': (PACKED, -16, 0.0),
 }
 
 
@@ -169,7 +175,7 @@ def test_queries_may_be_the_last_of_their_rows(kind):
 @pytest.mark.parametrize('kind', ['einsum', 'splash'])
 def test_layers_of_several_windows_choose_theirs_inside_the_program(kind):
   """A traced index of the window equals a static window."""
-  c, windows = config(attention=kind), (0, 9)
+  c, windows = config(attention=kind), (0, 9, -9)
   for which, window in enumerate(windows):
     got = values_and_gradients(c, LEFT, windows, *inputs(), jnp.int32(which))
     want = values_and_gradients(c, LEFT, (window,), *inputs(), 0)
@@ -190,6 +196,14 @@ def test_sequences_in_one_row_are_independent():
 
   np.testing.assert_allclose(got[2:8], alone(a)[0], rtol=1e-4, atol=1e-5)
   np.testing.assert_allclose(got[9:], alone(b[:4])[0], rtol=1e-4, atol=1e-5)
+
+
+def test_holes_are_not_the_start_of_a_chunk():
+  """Chunks count tokens. Tokens of one chunk are in one segment of splash."""
+  valid = jnp.ones((1, 12), bool).at[0, [0, 4, 5, 9]].set(False)
+  rows = attention.describe(valid)
+  ids = windows.chunk_ids(rows.segments, rows.positions, -3)
+  np.testing.assert_array_equal(ids[0], [0, 1, 1, 1, 0, 0, 2, 2, 2, 0, 3, 3])
 
 
 def test_holes_are_not_the_start_of_a_segment():

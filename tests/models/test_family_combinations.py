@@ -252,8 +252,10 @@ def test_adapters_alone_are_named_by_their_layers(tmp_path):
   [
     (dict(expert_groups=3), 'expert_groups=3 must divide model.experts=8'),
     (dict(experts_per_token=5), 'at most 4, .* model.groups_per_token=2'),
-    (dict(dense_layers=6), 'dense_layers=6 must be less than model.layers=6'),
-    (dict(dense_mlp=0), 'needs a model.dense_mlp .now 0'),
+    (dict(dense_layers=tuple(range(6))), 'some of model.layers=6'),
+    (dict(dense_layers=(1, 0)), 'must be rising indices of some'),
+    (dict(dense_mlp=0), 'need a model.dense_mlp .now 0'),
+    (dict(expert_inputs=True), 'expert_inputs needs .*expert_norm=False'),
     (dict(expert_groups=8, experts_per_token=2), 'sum of their best two'),
     (dict(rope_dim=10), 'rope_dim=10 must be between 1 and 9'),
     (dict(kv_rank=0), 'q_rank has no effect: model.kv_rank=0'),
@@ -277,7 +279,7 @@ def test_incompatible_settings_are_refused(changes, said):
     (dict(reading_layers=8), 'reading_layers=8 must be less than'),
     (dict(reading_layers=7), 'layer 1 needs an earlier layer with keys'),
     (dict(windows=(5, 0) * 3 + (4, 0)), 'layer 6 needs an .* model.windows=4'),
-    (dict(dense_layers=1), 'cannot be combined with dense_layers=1'),
+    (dict(dense_layers=(0,)), 'cannot be combined with dense_layers=.0,'),
     (dict(q_rank=2, kv_rank=4, rope_dim=2, value_dim=6), 'latent attention'),
     (dict(expert_norms=True), 'expert_norms has no effect: model.experts=0'),
     (dict(dtype='bfloat16', numerics='exact'), 'not support model.wide_layers'),
@@ -309,6 +311,27 @@ def test_heads_of_several_widths_refuse_other_settings(changes, said):
 )
 def test_keys_of_gemma_4_are_refused_by_name(changes, said):
   h = SHARED | FAMILIES['gemma4_text'] | {'model_type': 'gemma4_text'}
+  with pytest.raises(ValueError, match=said):
+    families.from_hf(h | changes)
+
+
+@pytest.mark.parametrize(
+  'changes, said',
+  [
+    (dict(attention_chunk_size=-1), 'attention_chunk_size=-1 must be 1 or'),
+    (
+      dict(attention_chunk_size=None, layer_types=['chunked_attention'] * 6),
+      'attention_chunk_size=None must be 1 or more',
+    ),
+    (dict(layer_types=['sliding_attention'] * 6), 'choose chunked_attention'),
+    (dict(no_rope_layers=[1, 0]), 'no_rope_layers has 2 entries'),
+    (dict(moe_layers=[]), 'moe_layers must have one layer or more'),
+    (dict(rope_scaling=dict(rope_type='none')), "rope type 'none' is not"),
+    (dict(quantization_config=dict(quant_method='fp8')), 'for llama4_text'),
+  ],
+)
+def test_keys_of_llama_4_are_refused_by_name(changes, said):
+  h = SHARED | FAMILIES['llama4_text'] | {'model_type': 'llama4_text'}
   with pytest.raises(ValueError, match=said):
     families.from_hf(h | changes)
 

@@ -284,7 +284,7 @@ def test_peft_reads_the_adapters(tmp_path, rslora):
 @pytest.mark.parity
 @pytest.mark.parametrize(
   'name',
-  ['phi3', 'lfm2', 'granite4', 'nemotron_h', 'falcon_h1', 'gemma4_e2b'],
+  'phi3 lfm2 granite4 nemotron_h falcon_h1 gemma4_e2b llama4'.split(),
 )
 def test_peft_reads_the_adapters_of_fused_tensors(name, tmp_path):
   peft = pytest.importorskip('peft')
@@ -298,7 +298,9 @@ def test_peft_reads_the_adapters_of_fused_tensors(name, tmp_path):
   all_ = name not in ('nemotron_h', 'falcon_h1')  # without outputs of Mamba-2
   out = '.*attn/o' if all_ else 'layers/attn/o'
   targets = f'.*(attn|state)/(q|v|k|z)|{out}'
-  if not c.experts:
+  if name == 'llama4':
+    targets += '|(dense_layers/|.*shared_)mlp/(gate|up|down)'
+  elif not c.experts:
     targets += '|.*mlp/(gate|up|down)'
   settings = dataclasses.replace(LORA, targets=targets)
   model = adapters.attach(base, lora=settings)

@@ -54,6 +54,7 @@ QWEN = 'model.', 'model.language_model.', 'model.visual.x mtp.y'
 # The files have keys of layers that read those of others.
 GEMMA = 'model.vision_tower.x model.embed_audio.y '
 GEMMA += 'model.language_model.layers.4.self_attn.k_proj.weight'
+LLAMA = '', 'language_model.', 'vision_model.x multi_modal_projector.y'
 MISTRAL = '', 'language_model.', 'vision_tower.x multi_modal_projector.y'
 
 
@@ -64,6 +65,7 @@ MISTRAL = '', 'language_model.', 'vision_tower.x multi_modal_projector.y'
     ('qwen3_5_moe', 'qwen3_5_moe', *QWEN),
     ('qwen3_vl', 'qwen3', *QWEN),
     ('mistral3', 'ministral3', *MISTRAL),
+    ('llama4', 'llama4', *LLAMA),
     ('gemma4', 'gemma4_e2b', *QWEN[:2], GEMMA),
     ('gemma4', 'gemma4_moe', *QWEN[:2], GEMMA.partition(' ')[0]),
   ],

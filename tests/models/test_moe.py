@@ -29,6 +29,27 @@ def rows(seed=0, n=8, t=7):
   return tokens, valid
 
 
+def test_weights_may_multiply_the_inputs_of_experts():
+  """Computed in float64, token by token; scores choose where sigmoids are
+  equal.
+  """
+  how = dict(router='sigmoid', expert_inputs=True, expert_norm=False)
+  c = small_config(**MOE | how)
+  x, p = experts()
+  p['router'] *= 300  # so that most sigmoids are 0 or 1 in float32
+  y, used = jax.jit(lambda x, p: moe.mlp(x, p, c))(x, p)
+  x, p = jax.tree.map(lambda a: np.asarray(a, np.float64), (x, p))
+  for i, row in enumerate(x):
+    scores, want = row @ p['router'], 0
+    mine = np.argsort(-scores)[: c.experts_per_token]
+    assert {*mine} == {*np.asarray(used['routes'][i]).tolist()}
+    for e in mine:
+      z = row / (1 + np.exp(-scores[e]))
+      g = z @ p['gate'][e]
+      want += (g / (1 + np.exp(-g)) * (z @ p['up'][e])) @ p['down'][e]
+    np.testing.assert_allclose(y[i], want, rtol=1e-4, atol=1e-4)
+
+
 def by_loop(x, p, k, normalise, routes=None):
   """Computes the layer in float64, token by token and expert by expert."""
   x, p = jax.tree.map(lambda a: np.asarray(a, np.float64), (x, p))

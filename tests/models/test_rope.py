@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hf_models import torch, transformers
-from small import small_model
+from small import small_config, small_model
 
 from jaxrl_reason.base import Rows
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import families, logprobs, transformer
+from jaxrl_reason.models import blocks, families, logprobs, transformer
 from jaxrl_reason.models.parts import rope
 from jaxrl_reason.rollouts import sampler
 
@@ -120,6 +120,23 @@ def test_partial_rotation_leaves_the_rest_of_a_head():
     rtol=1e-6,
   )
   assert not np.allclose(y[..., :4], x[..., :4])
+
+
+def test_queries_grow_and_are_normalised_by_table():
+  """A table with unit heads, and one without rotation whose queries grow, as
+  in Llama 4, computed in NumPy for a layer of each.
+  """
+  still = rope.Rope('none', growth=0.5, original=4, ahead=1)
+  c = small_config(ropes=(rope.Rope(unit=True), still))
+  x = jax.random.normal(jax.random.key(0), (1, 9, 2, c.head_dim))
+  turned, grown = blocks.rotary(c, jnp.arange(9)[None], 9)
+  for is_query in (True, False):
+    y = blocks._turned(x, c, turned, is_query)
+    square = np.mean(np.square(y), axis=-1)
+    np.testing.assert_allclose(square, 1, atol=1e-4)
+    factor = 1 + 0.5 * np.log([1, 1, 1, 2, 2, 2, 2, 3, 3]) * is_query
+    y = blocks._turned(x, c, grown, is_query)
+    np.testing.assert_allclose(y, x * factor[:, None, None], rtol=1e-6)
 
 
 def test_layers_of_different_tables_and_windows():

@@ -251,3 +251,17 @@ def test_embeddings_can_be_arguments(tiny):
   )
   moved = jnp.abs(hidden(x.at[:, 2].add(0.5)) - want).max(axis=(0, 2))
   assert np.all(moved[:2] == 0) and np.all(moved[2:] > 1e-4)
+
+
+@pytest.mark.parametrize('rounded', [False, True])
+def test_only_the_scale_of_gemma_is_rounded(rounded):
+  """3.3 is 3.296875 in bfloat16, which changes many products."""
+  how = dict(embed_scale=3.3, embed_rounded=rounded, dtype='bfloat16')
+  c, _, params = small_model(**how)
+  tokens = jnp.arange(c.vocab)
+  table = np.asarray(params['embed'].astype(jnp.bfloat16), np.float64)
+  want = table * (3.296875 if rounded else 3.3)
+  got = blocks.embed(params, c, tokens)
+  np.testing.assert_array_equal(got, want.astype(jnp.bfloat16))
+  other = (table * (3.3 if rounded else 3.296875)).astype(jnp.bfloat16)
+  assert (np.asarray(got) != other).mean() > 0.1

@@ -18,7 +18,8 @@ LENGTHS = np.array([12, 1, 7, 9, 3, 12, 5, 2])
 VALID = np.arange(P) >= P - LENGTHS[:, None]
 STOP = jnp.array([1, 2])
 # Windows as in Gemma 3 and in Mistral, and edge cases: the token itself, and
-# windows as long as a prompt, a completion, a row, and longer than a row.
+# windows as long as a prompt, a completion, a row, and longer than a row. Below
+# 0: chunks, as in Llama 4.
 WINDOWS = [
   (5, 5, 0),
   (7, 7, 7),
@@ -26,6 +27,9 @@ WINDOWS = [
   (12, 13, 0),
   (24, 25, 23),
   (36, 0, 999),
+  (-5, 0, -7),
+  (-1, 6, -24),
+  (-36, -999, -12),
 ]
 
 
@@ -62,10 +66,17 @@ def whole_cache(monkeypatch):
     far = (n + ts).reshape(len(valid), -1, 1) - at[:, None]
     age = (step - jnp.arange(r)) % r
     own = age <= ts[:, None]
-    near = {w: w or 10**6 for w in cache.windows}
+
+    def near(w):
+      in_chunk = (n + ts) % abs(w or 1) + 1
+      return in_chunk if w < 0 else jnp.full_like(n, w or 10**6)
+
     return n + ts, {
-      w: (valid[:, None] & (far < most), (own & (age < most))[:, None])
-      for w, most in near.items()
+      w: (
+        valid[:, None] & (far < near(w).reshape(len(valid), -1, 1)),
+        (own & (age < near(w)[:, None]))[:, None],
+      )
+      for w in cache.windows
     }
 
   monkeypatch.setattr(cache_lib, 'within', lambda columns, window: columns)
@@ -104,6 +115,9 @@ def test_sampler_equals_trainer(windows):
     ((7, 7, 7), dict(cache_dtype='bfloat16'), dict(segments=3)),
     ((5, 5, 0), dict(prefill='chunks:5'), dict(slots=2, segments=2)),
     ((7, 7, 7), dict(prefill='buckets:3', dtype='bfloat16'), {}),
+    ((-5, 0, -9), {}, dict(slots=3, segments=3)),
+    ((-5, 5, -5), dict(prefill='chunks:5'), dict(slots=1, segments=2)),
+    ((-7, 0, -7), dict(prefill='buckets:3', cache_dtype='int8'), {}),
   ],
 )
 def test_equals_the_whole_cache(monkeypatch, windows, shape, static):
@@ -115,9 +129,48 @@ def test_equals_the_whole_cache(monkeypatch, windows, shape, static):
   assert_same(got, want)
 
 
-@pytest.mark.parametrize('shape', [(2, 2, 2), (1, 2, 2, 2)])
-def test_on_eight_devices_as_on_one(shape):
-  _, model, params = small_model(windows=(5, 7, 0))
+@pytest.mark.parametrize('widths', [(5, 7, 0), (-5, 7, 0)])
+def test_tokens_of_a_cache_with_gaps_equal_whole_rows(widths):
+  """Rows of prompts of several lengths get pieces of tokens with gaps between
+  them. Some pieces cross the border of a chunk.
+  """
+  _, model, params = small_model(windows=widths)
+  prompts = jax.random.randint(jax.random.key(0), (B, P), 3, 16)
+  tokens = jax.random.randint(jax.random.key(1), (B, C), 3, 16)
+  sizes = np.array([[3, 1, 0, 5, 2, 4, 0, 1], [4, 0, 6, 1, 3, 3, 9, 2]])
+
+  @jax.jit
+  def pieces(params):
+    weights, column, out = model.decode_params(params), 0, []
+    cache = model.gapped(model.prefill(params, prompts, VALID, 1, C)[1], C)
+    before = np.zeros(B, int)
+    for n in sizes:
+      at = before[:, None] + np.arange(n.max())
+      t = np.where(np.arange(n.max()) < n[:, None], at, -1)
+      piece = np.asarray(tokens)[np.arange(B)[:, None], np.maximum(t, 0)]
+      h, _, cache = model.extend(weights, piece, cache, jnp.asarray(t), column)
+      column, before = column + n.max(), before + n
+      out.append(h)
+    return out
+
+  whole = jnp.concatenate([prompts, tokens], 1)
+  valid = np.concatenate([VALID, np.ones((B, C), bool)], 1)
+  hidden = jax.jit(model.hidden)(params, whole, valid)
+  for h, n, end in zip(pieces(params), sizes, sizes.cumsum(0)):
+    want = hidden[np.arange(B), P + end - 1]
+    np.testing.assert_allclose(h[n > 0], want[n > 0], atol=2e-5)
+
+
+@pytest.mark.parametrize(
+  'shape, widths',
+  [
+    ((2, 2, 2), (5, 7, 0)),
+    ((1, 2, 2, 2), (5, 7, 0)),
+    ((1, 2, 2, 2), (-5, 7, 0)),
+  ],
+)
+def test_on_eight_devices_as_on_one(shape, widths):
+  _, model, params = small_model(windows=widths)
   _, want = generate(model, params, slots=2, segments=2)
   mesh = sharding.make_mesh(shape)
   with jax.set_mesh(mesh):
@@ -131,7 +184,7 @@ def bytes_of(c, rows: int, prompts: int, length: int, new: int) -> int:
   """Counts the bytes of keys and values by hand."""
   total = 0
   for i in range(c.layers):
-    w = c.layer_windows[i] or length + new
+    w = abs(c.layer_windows[i]) or length + new
     columns = prompts * min(length, w - 1) + rows * min(new, w)
     number = {'model': 4, 'bfloat16': 2, 'int8': 1}[c.cache_dtype]
     scales = 4 * (c.cache_dtype == 'int8')  # a head's, of every column
@@ -140,7 +193,7 @@ def bytes_of(c, rows: int, prompts: int, length: int, new: int) -> int:
 
 
 @pytest.mark.parametrize('dtype', ['model', 'bfloat16', 'int8'])
-@pytest.mark.parametrize('windows', [(5, 7, 0), (6, 6, 6), ()])
+@pytest.mark.parametrize('windows', [(5, 7, 0), (6, -6, 6), ()])
 def test_bytes_of_the_compiled_program(windows, dtype):
   c, model, params = small_model(windows=windows, cache_dtype=dtype)
   tokens, valid = jnp.zeros((B, P), int), jnp.asarray(VALID)

@@ -54,6 +54,9 @@ PUBLISHED = {
   'smollm3-3b': 3_075_098_624,
   # Counted by hand for the published layers.
   'command-r7b': 8_028_033_024,
+  # Counted in the text models that `transformers` builds.
+  'llama-4-scout': 107_769_861_120,
+  'llama-4-maverick': 400_711_848_960,
   'lfm2-350m': 354_483_968,
   'lfm2-700m': 742_489_344,
   'lfm2-1.2b': 1_170_340_608,
@@ -100,6 +103,7 @@ NUMERICS = {
   'qwen': (1e6, 1e-6),
   'llama-2': (1e4, 1e-5),
   'llama-3': (5e5, 1e-5),
+  'llama-4': (5e5, 1e-5),
   'mistral-7b-v0.1': (1e4, 1e-5),
   'mistral-7b-v0.3': (1e6, 1e-5),
   'mixtral': (1e6, 1e-5),

@@ -449,6 +449,10 @@ def test_reduced_depths_end_at_the_same_place_of_the_layer_pattern():
   for n in few:
     assert depth.cut(deep, n).layer_windows == deep.layer_windows[:n]
   assert depth.depths(small_config(layers=2)) == (2,)
+  # Every second layer of Llama 4 Maverick has experts, every fourth all keys.
+  deep = zoo.ZOO['llama-4-maverick']
+  assert depth.period(deep) == 4 and depth.depths(deep) == (8, 12, 16)
+  assert depth.cut(deep, 8).dense_layers == (0, 2, 4, 6)
 
 
 @pytest.mark.parametrize('most', [0, 1, 5, 24, 37, 200])

@@ -18,6 +18,7 @@ CHANGES = {
   'granite4': {},
   'nemotron_3': {},
   'gemma4_e2b': dict(vocab_size_per_layer_input=312),
+  'llama4': {},
 }
 DENSE = 'lfm2', 'gemma4_e2b'
 # A part of the names of the tensors that training must change.

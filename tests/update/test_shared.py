@@ -152,6 +152,7 @@ def layout(batch, how=SHARED):
 MODELS = {
   'windows': dict(windows=(0, 5), layers=2, attention_cap=2.0),
   'narrow window': dict(windows=(3, 3), layers=2),
+  'chunks': dict(windows=(-4, 0), layers=2),
   'caps': dict(attention_cap=2.0, logit_cap=3.0),
   'xla': dict(attention='xla'),
   'unrolled, remat': dict(scan=False, remat='full'),

@@ -19,7 +19,11 @@ def read(h: dict) -> dict:
   if h.get('use_bidirectional_attention'):
     raise ValueError('use_bidirectional_attention is not supported')
   return (
-    {'norm_offset': 1.0, 'embed_scale': h['hidden_size'] ** 0.5}
+    {
+      'norm_offset': 1.0,
+      'embed_scale': h['hidden_size'] ** 0.5,
+      'embed_rounded': True,
+    }
     | keys.biases(h)
     | ropes.fields(h)
   )

@@ -143,6 +143,7 @@ def read(h: dict) -> dict:
       'value_norm': True,
       'query_scale': 1.0,
       'embed_scale': h['hidden_size'] ** 0.5,
+      'embed_rounded': True,
       'logit_cap': h.get('final_logit_softcapping') or 0.0,
       'layer_factor': True,
     }

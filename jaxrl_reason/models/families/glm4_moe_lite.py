@@ -35,9 +35,9 @@ def read(h: dict) -> dict:
       'config.json: mlp_layer_types must be dense layers, then sparse ones'
     )
   width = h['intermediate_size'] if first else 0
-  return fields | {'dense_layers': first, 'dense_mlp': width}
+  return fields | {'dense_layers': tuple(range(first)), 'dense_mlp': width}
 
 
 def write(c: Config) -> dict:
-  kinds = [DENSE] * c.dense_layers + [SPARSE] * (c.layers - c.dense_layers)
+  kinds = [SPARSE if i in c.routed_layers else DENSE for i in range(c.layers)]
   return deepseek_v3.write(c) | {'mlp_layer_types': kinds}

@@ -51,7 +51,7 @@ def read(h: dict) -> dict:
       'expert_scale': float(h['routed_scaling_factor']),
       'router': 'sigmoid',
       'choice_bias': bool(h['use_expert_bias']),
-      'dense_layers': dense,
+      'dense_layers': tuple(range(dense)),
       'dense_mlp': h['intermediate_size'] if dense else 0,
     }
   )
@@ -61,7 +61,7 @@ def write(c: Config) -> dict:
   return lfm2.write_layers(c) | {
     'intermediate_size': c.dense_mlp or c.mlp,
     'moe_intermediate_size': c.mlp,
-    'num_dense_layers': c.dense_layers,
+    'num_dense_layers': len(c.dense_layers),
     'num_experts': c.experts,
     'num_experts_per_tok': c.experts_per_token,
     'norm_topk_prob': c.expert_norm,

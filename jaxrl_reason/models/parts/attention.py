@@ -10,10 +10,10 @@
   cudnn   fused on NVIDIA GPUs, in bfloat16
 
 All kernels take one description of the rows (`Rows`) instead of a mask. A token
-attends to the tokens of its segment up to itself, and only to the last `window`
-of them. Padding is a segment too, so that every query attends to something.
-Queries are all tokens of the rows, or those from column `start` on; then the
-caller supplies keys for the columns before it too.
+attends to the tokens of its segment up to itself, and only to those in its
+window (`windows`). Padding is a segment too, so that every query attends to
+something. Queries are all tokens of the rows, or those from column `start` on;
+then the caller supplies keys for the columns before it too.
 
 `make` binds a description and returns attend(q, k, v, which, sinks). `which` is
 the index of the layer's window: an int, or traced if layers with several
@@ -38,10 +38,9 @@ from jaxrl_reason.models.parts import (
   splash,
   stored,
 )
+from jaxrl_reason.models.parts import windows as windows_lib
 from jaxrl_reason.models.parts.fixed_point import with_gradient_of
 from jaxrl_reason.models.parts.layers import einsum32, soft_cap, softmax
-
-MOST = 2**30  # tokens, stands for no window
 
 
 @struct.dataclass
@@ -83,8 +82,12 @@ def _seen(
   if not any(windows):
     return lambda which: seen
   distance = queries.positions[:, :, None] - keys.positions[:, None, :]
-  sizes = jnp.asarray([w or MOST for w in windows])
-  return lambda which: seen & (distance < sizes[which])
+
+  def of(which):
+    most = windows_lib.reaches(windows, which, queries.positions)
+    return seen & (distance < most[:, :, None])
+
+  return of
 
 
 def _masks(rows: Rows, windows: tuple[int, ...], start: int) -> Callable:
@@ -222,8 +225,14 @@ def _by_window(windows: tuple[int, ...], of: Callable) -> Callable:
 def _splash(
   rows: Rows, windows, start: int, *, scale: float, cap: float
 ) -> Callable:
-  kernel = splash.attention(rows.segments, start, scale=scale, cap=cap)
-  return _by_window(windows, kernel)
+  def of(window, *heads):
+    ids, size = rows.segments, windows_lib.most(window)
+    if window < 0:
+      ids = windows_lib.chunk_ids(ids, rows.positions, window)
+    kernel = splash.attention(ids, start, scale=scale, cap=cap)
+    return kernel(size, *heads)
+
+  return _by_window(windows, of)
 
 
 def _cudnn(
@@ -232,10 +241,10 @@ def _cudnn(
   """Builds attention by cuDNN.
 
   The kernel supports padding on the right only, so rows of one segment are
-  moved to the left and described by their lengths. Packed rows, and queries
-  that are only some of their rows, are described by a mask.
+  moved to the left and described by their lengths. Packed rows, queries that
+  are only some of their rows, and chunks are described by a mask.
   """
-  if rows.packed or start:
+  if rows.packed or start or min(windows) < 0:
     how = dict(scale=scale, cap=cap, implementation='cudnn')
     return _xla(rows, windows, start, **how)
   t = rows.segments.shape[1]
@@ -370,9 +379,9 @@ def make(
   -> [N,T-start,Q,H] for Config c.
 
   Args:
-    windows: the distinct ones, in tokens, a query's own included; 0: all.
-      splash and cudnn measure them by array index, the others by position,
-      which is the same if a segment has no holes.
+    windows: the distinct ones, see `windows`. splash and cudnn measure those
+      above 0 by array index, the others by position, which is the same if a
+      segment has no holes.
     start: column of the first query.
   """
   name = resolve(c, rows.segments.shape[1])

@@ -29,7 +29,7 @@ def heads_of(x: jax.Array, p: dict, c: Any, angles) -> tuple:
 
   def turned(y, n):
     plain, part = jnp.split(y, [n], axis=-1)
-    part = c.ops.rotate(part, *angles, interleaved=c.rope_interleaved)
+    part = c.ops.rotate(part, *angles[:2], interleaved=c.rope_interleaved)
     return jnp.concatenate([plain, part], axis=-1)
 
   q = x

@@ -78,7 +78,8 @@ def route(x, p: dict, c, routes=None):
     scores = scores + c.ops.to(p['router_bias'], x.dtype)
   one_by_one = c.router == 'sigmoid'
   probs = (c.ops.sigmoid if one_by_one else c.ops.probabilities)(scores)
-  best = _best(probs, p.get('choice_bias'), c)
+  # Large scores differ where their sigmoids are all 1.
+  best = _best(scores if c.expert_inputs else probs, p.get('choice_bias'), c)
   if routes is None:
     routes = best
   else:
@@ -121,9 +122,14 @@ def _runs(uses: jax.Array, n: int):
   return order, place, sizes[:n]
 
 
-def grouped_mlp(x, p: dict, routes, c, n_experts: int) -> jax.Array:
+def grouped_mlp(
+  x, p: dict, routes, c, n_experts: int, of_inputs=None
+) -> jax.Array:
   """Computes mlp_e(x) [M,k,D] of every token's experts: x [M,D], routes
   [M,k].
+
+  Args:
+    of_inputs: f32 [M,k], factors of x for each expert, or None.
   """
   m, k = routes.shape
   # [M*k], the k uses of a token adjacent
@@ -137,6 +143,8 @@ def grouped_mlp(x, p: dict, routes, c, n_experts: int) -> jax.Array:
     return c.ops.added(y, bias[routes.reshape(-1)[order]])
 
   rows = layers.taken(x, order, back)
+  if of_inputs is not None:
+    rows = c.ops.times(rows, of_inputs.reshape(-1, 1)[order])
   up = dot(rows, 'up')
   if c.gated:
     act = c.ops.gate(dot(rows, 'gate'), up, c.activate, c.mlp_limit)
@@ -145,10 +153,21 @@ def grouped_mlp(x, p: dict, routes, c, n_experts: int) -> jax.Array:
   return layers.taken(dot(act, 'down'), back, order).reshape(m, k, -1)
 
 
-def _outputs(x, p: dict, routes, c, n: int) -> jax.Array:
-  """Computes mlp_e(x) [M,k,D]; uses of expert n count as 0."""
-  y = grouped_mlp(x, p, routes, c, n)
+def _outputs(x, p: dict, routes, c, n: int, weights) -> jax.Array:
+  """Computes mlp_e(x) [M,k,D], of inputs times their weights if the model has
+  `expert_inputs`; uses of expert n count as 0.
+  """
+  y = grouped_mlp(x, p, routes, c, n, weights if c.expert_inputs else None)
   return jnp.where((routes < n)[..., None], y, 0)
+
+
+def _summed(y: jax.Array, weights: jax.Array, c) -> jax.Array:
+  """Computes f32 [M,D], the sum over k of y [M,k,D] times weights [M,k], which
+  are 1 if they have multiplied the inputs.
+  """
+  return c.ops.weighted(
+    y, jnp.ones_like(weights) if c.expert_inputs else weights
+  )
 
 
 def _exchanged(rows: tuple, p: dict, axis: str | None, *, c):
@@ -161,24 +180,25 @@ def _exchanged(rows: tuple, p: dict, axis: str | None, *, c):
   """
   n, (x, routes, weights) = c.experts, rows
   if axis is None:
-    return c.ops.weighted(_outputs(x, p, routes, c, n), weights)
+    return _summed(_outputs(x, p, routes, c, n, weights), weights, c)
 
   gather = functools.partial(jax.lax.all_gather, axis_name=axis, tiled=True)
   local, width, _ = jax.tree.leaves(p['down'])[0].shape
   if rows[1].size * (n // local) > n * width:
-    return c.ops.weighted(_outputs(x, gather(p), routes, c, n), weights)
+    y = _outputs(x, gather(p), routes, c, n, weights)
+    return _summed(y, weights, c)
   x, routes, weights = gather(rows)
   mine = routes - jax.lax.axis_index(axis) * local
   mine = jnp.where((mine >= 0) & (mine < local), mine, local)
-  y = _outputs(x, p, mine, c, local)
+  y = _outputs(x, p, mine, c, local, weights)
   scattered = functools.partial(
     jax.lax.psum_scatter, axis_name=axis, tiled=True
   )
   if c.numerics == 'exact':
     # Each use is of one device, so its sum with zeros is exact. In float32,
     # because XLA's CPU backend aborts at sums of bfloat16 here.
-    return c.ops.weighted(scattered(y.astype(jnp.float32)), rows[2])
-  return scattered(c.ops.weighted(y, weights))
+    return _summed(scattered(y.astype(jnp.float32)), rows[2], c)
+  return scattered(_summed(y, weights, c))
 
 
 def mlp(x, p: dict, c, routes=None, to_route=None):

@@ -11,11 +11,12 @@ whole turns past a few hundred tokens.
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-PROPORTIONAL = 'proportional'
+PROPORTIONAL, NONE = 'proportional', 'none'
 NOPE = -1  # in Config.rope_of_layer: a layer without rotary positions
 
 
@@ -37,8 +38,11 @@ class Rope:
     beta_fast, beta_slow: yarn, the same for its ramp.
     truncate: yarn, whether the ramp's ends are rounded to whole features.
     attention: factor of cos and sin (yarn, longrope).
-    growth: of queries: by 1 + growth * log(1 + floor(position / original)), as
-      in Llama 4 and Ministral 3; 0: none.
+    growth: of queries: by 1 + growth * log(1 + floor((position + ahead) /
+      original)), as in Llama 4 and Ministral 3; 0: none.
+    ahead: see growth.
+    unit: whether rotated queries and keys are divided by their root mean square
+      (Llama 4).
     short, long: longrope, divisors of the frequencies, W/2 of each.
   """
 
@@ -55,6 +59,8 @@ class Rope:
   truncate: bool = True
   attention: float = 1.0
   growth: float = 0.0
+  ahead: int = 0
+  unit: bool = False
   short: tuple[float, ...] = ()
   long: tuple[float, ...] = ()
 
@@ -149,8 +155,14 @@ def _proportional(rope: Rope, width: int, positions, max_tokens):
   return jnp.where(jnp.arange(width // 2) < n, freq, 0)
 
 
+def _none(rope: Rope, width: int, positions, max_tokens):
+  """Returns frequencies of 0, for layers whose queries only grow."""
+  return jnp.zeros(width // 2)
+
+
 KINDS = {
   'default': _default,
+  NONE: _none,
   PROPORTIONAL: _proportional,
   'linear': _linear,
   'dynamic': _dynamic,
@@ -189,12 +201,27 @@ def table(rope: Rope, turned: jax.Array) -> tuple[jax.Array, jax.Array]:
   return cos * rope.attention, sin * rope.attention
 
 
-def grown(rope: Rope, positions: jax.Array) -> tuple[jax.Array, ...]:
-  """Computes (factor of queries f32 [...,1,1],); () if the table has none."""
+class Turns(NamedTuple):
+  """Changes of queries and keys by their position, from one table.
+
+  Attributes:
+    cos, sin: f32 [...,W/2] of the rotary angles.
+    growth: factor f32 [...,1,1] of queries, or None.
+    unit: bool [], whether both are divided by their root mean square, or None.
+  """
+
+  cos: jax.Array
+  sin: jax.Array
+  growth: jax.Array | None = None
+  unit: jax.Array | None = None
+
+
+def grown(rope: Rope, positions: jax.Array) -> jax.Array:
+  """Computes the factor f32 [...,1,1] of queries."""
+  at = positions[..., None, None] + rope.ahead
   if not rope.growth:
-    return ()
-  turns = jnp.floor(positions[..., None, None] / rope.original)
-  return (1 + rope.growth * jnp.log1p(turns),)
+    return jnp.ones(at.shape)
+  return 1 + rope.growth * jnp.log1p(jnp.floor(at / rope.original))
 
 
 def rotate(

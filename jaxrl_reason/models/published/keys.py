@@ -5,6 +5,7 @@ biases.
 from jaxrl_reason.models.config import Config
 
 SLIDING, FULL = 'sliding_attention', 'full_attention'
+CHUNKED = 'chunked_attention'
 LINEAR = 'linear_attention'  # the gated delta rule, or Mamba-2
 # Older names of kinds of layers.
 RENAMED = {'mamba': LINEAR, 'attention': FULL}
@@ -106,7 +107,8 @@ def check_layer_types(h: dict, c: Config) -> None:
     )
   for i, kind in enumerate(types):
     other = LINEAR if c.delta_key_dim else CONV
-    known = (other if c.delta_layers else SLIDING, FULL)
+    window = CHUNKED if min(c.layer_windows) < 0 else SLIDING
+    known = (other if c.delta_layers else window, FULL)
     if RENAMED.get(kind, kind) not in known:
       raise ValueError(
         f'config.json: layer_types[{i}]={kind!r} is not supported: choose '
@@ -114,7 +116,7 @@ def check_layer_types(h: dict, c: Config) -> None:
       )
     if c.delta_layers:
       continue
-    if (kind == SLIDING) != (c.layer_windows[i] > 0):
+    if (kind != FULL) != bool(c.layer_windows[i]):
       raise ValueError(
         f'config.json: layer_types[{i}]={kind!r}, but the other keys of '
         f'{h["model_type"]} (sliding_window, use_sliding_window) imply '
@@ -174,6 +176,7 @@ def gemma(h: dict) -> dict:
     'norm_place': 'sandwich',
     'norm_offset': 1.0,
     'embed_scale': h['hidden_size'] ** 0.5,
+    'embed_rounded': True,
     'query_scale': h['query_pre_attn_scalar'] ** -0.5,
     'logit_cap': h.get('final_logit_softcapping') or 0.0,
   }
@@ -213,7 +216,7 @@ def deep_experts(h: dict) -> dict:
     'expert_groups': h['n_group'] or 1,
     'groups_per_token': h['topk_group'] or 1,
     'shared_mlp': h['moe_intermediate_size'] * h['n_shared_experts'],
-    'dense_layers': dense,
+    'dense_layers': tuple(range(dense)),
     'dense_mlp': h['intermediate_size'] if dense else 0,
   }
 
@@ -230,7 +233,7 @@ def write_deep_experts(c: Config) -> dict:
     'n_group': c.expert_groups,
     'topk_group': c.groups_per_token,
     'n_shared_experts': c.shared_mlp // c.mlp,
-    'first_k_dense_replace': c.dense_layers,
+    'first_k_dense_replace': len(c.dense_layers),
     'num_mtp_layers': 0,
     'num_nextn_predict_layers': 0,
   }

@@ -275,7 +275,8 @@ def write(rope: Rope) -> dict | None:
   if rope.kind == 'default':
     return None
   out = {'rope_type': rope.kind}
-  for key, name in KEYS[rope.kind].items():
+  # No reader accepts a kind that files do not have.
+  for key, name in KEYS.get(rope.kind, {}).items():
     value = getattr(rope, name)
     out[key] = list(value) if isinstance(value, tuple) else value
   return out

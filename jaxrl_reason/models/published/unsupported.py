@@ -28,8 +28,6 @@ FAMILIES = {
   'gpt2': LAYER_NORM,
   'gpt_neox': LAYER_NORM,
   'kimi_k25': LATENT,
-  'llama4': f'{TOWERS}; nor is attention in chunks',
-  'llama4_text': 'attention in chunks is not supported',
   'mamba': RECURRENT,
   'mamba2': RECURRENT,
   'minicpm3': LATENT,

@@ -17,6 +17,11 @@ WITHIN = {
     ('model.', 'model.language_model.'),
     r'model\.(vision_tower|embed_vision|audio_tower|embed_audio)\..*',
   ),
+  'llama4': (
+    'text_config',
+    ('', 'language_model.'),
+    r'(vision_model|multi_modal_projector)\..*',
+  ),
   **dict.fromkeys(
     ('qwen3_5', 'qwen3_5_moe', 'qwen3_vl'),
     (
