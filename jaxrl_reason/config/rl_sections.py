@@ -272,7 +272,8 @@ class VerdictText(Record):
   'verdict' is the probability of `yes`.
   """
 
-  # Text between the completion and the verdict.
+  # Text between the completion and the verdict. For rewards it may contain
+  # {answer}, and `kwargs.ask` of a reward part replaces it.
   ask: str = '\nIs the answer right? Reply with one word, yes or no: '
   yes: str = 'yes'  # text of one token
   no: str = 'no'  # text of one token

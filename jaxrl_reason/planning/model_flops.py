@@ -1,7 +1,7 @@
 """Counts the FLOPs of the phases of a step by the model's formula."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from jaxrl_reason.config import RL
@@ -52,14 +52,15 @@ class Costs:
     return before * one, inside * one
 
   def views(
-    self, names: Collection[str], hidden: float, learner, judge: Any
+    self, names: Collection[str], hidden: float, learner, judges: Iterable
   ) -> float:
     """Counts the FLOPs of the views that rewards read, in every round.
 
     Args:
       names: of the views.
       hidden: share of the layers up to the one whose states are read.
-      judge: `own_verdicts.Verdicts` of the reward 'verdict', or None.
+      judges: an `own_verdicts.Verdicts` for each question of the rewards
+        'verdict'.
     """
     rows, t = self.groups * self.samples, self.length
     whole = self.forward(rows, self.new, length=t)
@@ -68,7 +69,7 @@ class Costs:
       flops += hidden * self.forward(rows, 0, length=t)
     if learner.reward_model:
       flops += self.forward(rows, 0, learner.reward_model.model, t)
-    if judge:
+    for judge in judges:
       flops += self.forward(rows, 1, judge.model, t + judge.columns)
     return flops
 

@@ -273,7 +273,9 @@ def _fused(parts: Prepared) -> Phase:
   names = device.reads(c.rewards, parts.problems.kernel)
   share = _hidden_share(parts)
   one = costs.forward(costs.rows, costs.new + costs.added)
-  judge = verdict_settings.judge(c, learner, parts.tokenizer)
+  judges = verdict_settings.judges(
+    c, learner, parts.tokenizer, d.completion_len
+  )
   state = state_of(layout)
   chooser = problem_pool.chooser(d)
   if chooser is None:
@@ -295,7 +297,7 @@ def _fused(parts: Prepared) -> Phase:
     1 / k,
     _token_trips(dataclasses.replace(gen, turns=_env(parts, turns.of))),
     costs.sample()
-    + costs.views(names, share, learner, judge)
+    + costs.views(names, share, learner, [x for _, x in judges.values()])
     + (scored + passes) * one
     + sum(costs.teacher(learner))
     + costs.parts(c, share),

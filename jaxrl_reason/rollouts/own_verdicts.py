@@ -16,6 +16,7 @@ completions after a hint have no question.
 
 import dataclasses
 import math
+import types
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ import jax.numpy as jnp
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason.base import Batch, Metrics, Model, Rows
 from jaxrl_reason.parts import Part, Step
+from jaxrl_reason.rewards.kernels import asked
 from jaxrl_reason.rollouts import probe
 
 TEXTS = 'ask', 'yes', 'no'  # keys of `rl.verdict`
@@ -35,13 +37,22 @@ OTHER_AXES = frozenset(
 
 
 def made(
-  texts: Mapping[str, str], model: Model, tokenizer, *, of: str = '', parts=1
+  texts: Mapping[str, str],
+  model: Model,
+  tokenizer,
+  *,
+  of: str = '',
+  parts: int = 1,
+  keys: Mapping[str, str] = types.MappingProxyType({}),
+  max_new: int = 0,
 ) -> 'Verdicts':
   """Encodes the question and its answers.
 
   Args:
     texts: by the names in TEXTS.
     of: name of the model, for errors; parts: see `Verdicts`.
+    keys: of the config, for errors, where they are not those of `rl.verdict`.
+    max_new: C, for a question with {answer}.
 
   Raises:
     ValueError: names the key of a text that the tokenizer cannot encode, or of
@@ -49,16 +60,19 @@ def made(
   """
   ids, whose = {}, f' of {of}' if of else ''
   for key in TEXTS:
-    named = f'rl.verdict.{key}={texts[key]!r}'
+    named = f'{keys.get(key, f"rl.verdict.{key}")}={texts[key]!r}'
     try:
-      ids[key] = tokenizer.encode(texts[key])
+      ids[key] = tokenizer.encode(texts[key].replace(asked.ANSWER, ''))
     except ValueError as e:  # a character that the alphabet lacks
       raise ValueError(f'{named}{whose}: {e}') from e
     if key != 'ask' and len(ids[key]) != 1:
       raise ValueError(
         f'{named} is {len(ids[key])} tokens{whose}; choose a text of one token'
       )
-  return Verdicts(model, tuple(ids['ask']), ids['yes'][0], ids['no'][0], parts)
+  n = asked.columns(texts['ask'], tokenizer, max_new)
+  room = n if asked.ANSWER in texts['ask'] else 0
+  answers = ids['yes'][0], ids['no'][0]
+  return Verdicts(model, tuple(ids['ask']), *answers, parts, room)
 
 
 class Asked(NamedTuple):
@@ -78,6 +92,8 @@ class Verdicts(Part):
     question: tokens of the question.
     yes, no: the verdict tokens.
     parts: parts of the rows, whose verdicts are computed one after another.
+    room: columns of questions that differ between problems; 0: `question` is
+      that of every row.
   """
 
   model: Model
@@ -85,12 +101,13 @@ class Verdicts(Part):
   yes: int
   no: int
   parts: int = 1
+  room: int = 0
   name: str = 'verdict'
 
   @property
   def columns(self) -> int:
     """Counts the columns that are added to rows."""
-    return len(self.question) + 1
+    return (self.room or len(self.question)) + 1
 
   def before(self, memory: None, step: Step) -> tuple[None, Step, Metrics]:
     """Adds the columns, and measures the verdicts of the policy before the
@@ -120,13 +137,29 @@ class Verdicts(Part):
     return batch.replace(**fields | added._asdict())
 
   def with_question(
-    self, tokens: jax.Array, valid: jax.Array, right: jax.Array, counts
+    self,
+    tokens: jax.Array,
+    valid: jax.Array,
+    right: jax.Array,
+    counts: jax.Array,
+    question: Mapping[str, jax.Array] | None = None,
   ) -> 'Asked':
-    """Adds the columns to tokens and valid [N,T], see `asked`."""
-    t, n = tokens.shape[1], len(self.question)
+    """Adds the columns to tokens and valid [N,T], see `asked`.
+
+    Args:
+      question: of each row, 'tokens' i32 [N,Q] and 'n_tokens' i32 [N]; None:
+        the same in all rows.
+    """
+    t = tokens.shape[1]
+    if question is None:
+      ids = jnp.asarray(self.question, jnp.int32)
+      n = jnp.full((len(tokens), 1), len(ids))
+      ids = jnp.broadcast_to(ids, (len(tokens), len(ids)))
+    else:
+      ids, n = question['tokens'], question['n_tokens'][:, None]
     end = jnp.max(jnp.where(valid, jnp.arange(1, t + 1), 0), axis=1)
     at = jnp.arange(t + self.columns) - end[:, None]  # place in the question
-    ids = jnp.asarray(self.question, jnp.int32)[jnp.clip(at, 0, n - 1)]
+    ids = jnp.take_along_axis(ids, jnp.clip(at, 0, ids.shape[1] - 1), axis=1)
     verdict = jnp.where(right, self.yes, self.no)[:, None]
     ids = jnp.where(at == n, verdict, ids)
     new = counts[:, None] & (at >= 0) & (at <= n)
@@ -152,15 +185,18 @@ class Verdicts(Part):
     rows = batch_lib.split((batch.tokens, batch.valid, before), parts)
     return batch_lib.join(jax.lax.map(of_part, rows))
 
-  def probability(self, params, rows: Rows) -> jax.Array:
+  def probability(
+    self, params, rows: Rows, question: Mapping[str, jax.Array] | None = None
+  ) -> jax.Array:
     """Computes p(yes) / (p(yes) + p(no)) after rows of N completions, f32 [N].
 
     Args:
       params: weights of the model that is asked.
+      question: of each row, see `with_question`.
     """
     every = jnp.ones(len(rows.tokens), bool)
-    asked = self.with_question(rows.tokens, rows.valid, every, every)
-    logp = self.logps(params, asked)
+    whole = self.with_question(rows.tokens, rows.valid, every, every, question)
+    logp = self.logps(params, whole)
     return jax.nn.sigmoid(logp[:, 0] - logp[:, 1])
 
 

@@ -7,7 +7,7 @@ reference_tokens            i32 [N,A], of the reference answer, to train on
 group                       i32 [N], equal for the samples of a prompt
 uniform                     f32 [N], noise by (key, row)
 reward_model                f32 [N], the output of a reward model
-verdict                     f32 [N], probability of the verdict yes
+verdict                     {question: f32 [N]}, probability of the verdict yes
 hidden                      f32 [B,G,D], see `hidden_states`; by prompt
 mask                        bool [N,C], tokens sampled; always present
 """
@@ -15,7 +15,7 @@ mask                        bool [N,C], tokens sampled; always present
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -94,7 +94,8 @@ class Views:
     reward: function of (weights of the reward model, policy's weights, rows)
       to rewards [N]; None: there is no reward model.
     hidden: computes hidden states; None: no reward reads them.
-    verdict: function of (weights, rows) to probabilities [N].
+    verdict: by question, (the reward part with its encoded text, the function
+      of (weights, rows, encoded text) to probabilities [N]).
     asks_teacher: whether the weights are the teacher's, not the policy's.
     trains_reference: whether the loss trains on the reference answer.
   """
@@ -107,7 +108,9 @@ class Views:
   table: np.ndarray | None = None
   reward: Callable | None = None
   hidden: HiddenStates | None = None
-  verdict: Callable | None = None
+  verdict: Mapping[str, tuple[str, Callable]] = dataclasses.field(
+    default_factory=dict
+  )
   asks_teacher: bool = False
   trains_reference: bool = False
 
@@ -136,8 +139,7 @@ class Views:
       out[REWARD] = self._by_parts(score, prompts, rollout)
     if VERDICT in self.names:
       judge = control[TEACHER] if self.asks_teacher else params
-      asked = functools.partial(self.verdict, judge)
-      out[VERDICT] = self._by_parts(asked, prompts, rollout)
+      out[VERDICT] = self._verdicts(judge, prompts, rollout)
     if HIDDEN in self.names:
       rows = batch_lib.rows_of(prompts, rollout)
       states = self.hidden(params, rows, batch_lib.sampled_of(rows, rollout))
@@ -148,6 +150,18 @@ class Views:
     if reference.VIEWS & set(self.names):
       out |= self._of_reference(params, prompts, rollout)
     return rollout.replace(views=out)
+
+  def _verdicts(self, judge, prompts, rollout) -> dict[str, jax.Array]:
+    """Computes the probability of yes [N] after each question."""
+    n, out = rollout.tokens.shape[0], {}
+    for ask, (part, of) in self.verdict.items():
+      # Empty if the question is the same for all problems.
+      own = {
+        k: batch_lib.per_row(x, n) for k, x in prompts.answer[part].items()
+      }
+      asks = functools.partial(of, judge)
+      out[ask] = self._by_parts(asks, prompts, rollout, own or None)
+    return out
 
   def _of_reference(self, params, prompts, rollout) -> dict[str, jax.Array]:
     answers, n = prompts.answer[reference.PART], rollout.tokens.shape[0]
@@ -203,10 +217,15 @@ class Views:
     out = self._by_parts(of_part, prompts, rollout)
     return {k: x[:, -c:] for k, x in out.items()}
 
-  def _by_parts(self, of_part, prompts: Prompts, rollout: Rollout):
-    """Computes `of_part` of the rows, one part of them at a time."""
+  def _by_parts(self, of_part, prompts: Prompts, rollout: Rollout, *beside):
+    """Computes `of_part` of the rows, one part of them at a time.
+
+    Args:
+      beside: further arguments of it, trees of [N,...].
+    """
     # There may be fewer greedy completions than micro-batches, so the number of
     # parts has to divide both.
     parts = math.gcd(rollout.tokens.shape[0], self.parts)
-    rows = batch_lib.split(batch_lib.rows_of(prompts, rollout), parts)
-    return batch_lib.join(jax.lax.map(of_part, rows))
+    rows = batch_lib.rows_of(prompts, rollout), *beside
+    each = jax.lax.map(lambda x: of_part(*x), batch_lib.split(rows, parts))
+    return batch_lib.join(each)

@@ -226,7 +226,7 @@ def fused_source(
   it, and its sampling settings; `weights` of rewards as `device.make` takes
   them.
   """
-  rewards = rl.rewards
+  rewards = verdict_settings.with_questions(rl)
   encode, reward_fn = device.make(
     rewards, task_kernel, tokenizer, data.completion_len, weights
   )
@@ -249,7 +249,8 @@ def fused_source(
     views = Views(
       learn.model, names, learn.start, learn.logprob_chunk, parts, table, reward
     )
-    views = verdict_settings.with_judge(views, rl, learn, tokenizer)
+    room = data.completion_len
+    views = verdict_settings.with_judge(views, rl, learn, tokenizer, room)
     if learn.objective.likelihood_on(REFERENCE):
       views = dataclasses.replace(views, trains_reference=True)
     if HIDDEN in names:

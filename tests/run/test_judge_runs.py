@@ -1,15 +1,24 @@
 """A model answers for the reward 'verdict': the policy, or one of its own."""
 
+import dataclasses
+import shutil
+
 import jax
 import jax.numpy as jnp
 import learning as L
 import numpy as np
 import pytest
 from test_recipe_features import recipe, rows
+from test_resume import content
 
 from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import trees
+from jaxrl_reason.rewards.kernels import asked
+from jaxrl_reason.rollouts import views
 from jaxrl_reason.rollouts.own_verdicts import Verdicts
 from jaxrl_reason.run import train
+
+pytestmark = pytest.mark.one_device
 
 TEXTS = {'rl.verdict.ask': '==', 'rl.verdict.yes': '+', 'rl.verdict.no': '-'}
 JUDGED = {
@@ -26,19 +35,67 @@ def judged(**flat):
 
 
 def test_the_probability_is_that_of_whole_rows_without_padding():
+  """Row 0 has the question and yes in its completion, and row 7 no more room.
+  The last question has the verdict.
+  """
   params = L.model_and_params()[1]
   prompts = L.prompts()
   rollout = L.sample(params, prompts)
+  forged = rollout.tokens.at[0, :4].set(jnp.array([3, 4, 5, 0]))
+  forged = forged.at[7, -3:].set(jnp.array([3, 4, 5]))
+  turn = jnp.ones_like(rollout.turn[0])
+  turn = rollout.turn.at[7].set(turn).at[0].set(jnp.arange(L.C) < 4)
+  rollout = rollout.replace(tokens=forged, turn=turn)
   asks = Verdicts(L.MODEL, (3, 4), 5, 6)
   rows_of = batch_lib.rows_of(prompts, rollout)
   got = jax.jit(asks.probability)(params, rows_of)
+  n = len(rollout.tokens)
+  texts = np.tile([3, 4, 8], (n, 1)), np.arange(n) % 4
+  own = dict(zip(('tokens', 'n_tokens'), map(jnp.int32, texts)))
+  asks = dataclasses.replace(asks, question=(), room=3)
+  varied = jax.jit(asks.probability)(params, rows_of, own)
   for i in (0, 7, 13):
-    own = np.asarray(rows_of.tokens[i])[np.asarray(rows_of.valid[i])]
-    row = jnp.asarray([*own.tolist(), 3, 4])[None]
-    x = L.MODEL.hidden(params, row, jnp.ones_like(row, bool))[:, -1]
-    logits = L.MODEL.unembed(params, x)[0]
-    odds = np.exp(np.asarray(logits[5] - logits[6]))
-    np.testing.assert_allclose(got[i], odds / (1 + odds), rtol=1e-4)
+    own = np.asarray(rows_of.tokens[i])[np.asarray(rows_of.valid[i])].tolist()
+    for probability, question in ((got, [3, 4]), (varied, [3, 4, 8][: i % 4])):
+      row = jnp.asarray([*own, *question])[None]
+      x = L.MODEL.hidden(params, row, jnp.ones_like(row, bool))[:, -1]
+      logits = L.MODEL.unembed(params, x)[0]
+      odds = np.exp(np.asarray(logits[5] - logits[6]))
+      np.testing.assert_allclose(probability[i], odds / (1 + odds), rtol=1e-4)
+
+
+def test_every_row_has_the_question_of_its_problem():
+  prompts = L.prompts()
+  b = len(prompts.tokens)
+  given = {'tokens': jnp.zeros((b, 2), jnp.int32), 'n_tokens': jnp.arange(b)}
+  prompts = prompts.replace(answer={'judge': given})
+
+  def asks(params, rows, own):
+    return own['n_tokens'] + 100 * rows.tokens.sum(axis=1)
+
+  of = {'?': ('judge', asks)}
+  seen = views.Views(L.MODEL, ('verdict',), L.P, parts=2, verdict=of)
+  params = L.model_and_params()[1]
+  rollout = L.sample(params, prompts)
+  out = seen(params, prompts, rollout, None).views['verdict']['?']
+  whole = batch_lib.rows_of(prompts, rollout).tokens.sum(axis=1)
+  row = np.arange(len(out)) // (len(out) // b)
+  np.testing.assert_array_equal(out, row + 100 * whole)
+
+
+def test_a_question_has_the_answer_of_each_problem():
+  tokenizer, ask = L.TOKENIZER, '={answer}+{answer}='
+  encode = asked.encoder(ask, tokenizer, 4)
+  for answer in ('7', '61'):
+    row = encode({'answer': answer})
+    assert row['tokens'].shape == (3 + 4,)
+    text = tokenizer.decode(row['tokens'][: row['n_tokens']].tolist())
+    assert text == f'={answer}+{answer}='
+  with pytest.raises(ValueError, match="9 tokens with the answer '123', and a"):
+    encode({'answer': '123'})
+  with pytest.raises(ValueError, match='answer=None: the question .* a text'):
+    encode({'answer': None})
+  assert asked.encoder('=', tokenizer, 4)({'answer': 'x'}) == {}
 
 
 @pytest.fixture(scope='module')
@@ -62,15 +119,32 @@ def test_a_run_is_rewarded_by_its_policy_or_by_a_teacher(tmp_path, teacher):
   assert all(0 < x < 1 for x in own + other)
 
 
-def test_meshes_judge_alike(tmp_path, teacher):
+def test_meshes_judge_alike_and_a_resumed_run_too(tmp_path, teacher):
+  """One device and eight, with two questions; one of them has the answer."""
   by = {'rl.verdict.by': 'teacher', 'rl.teacher.weights': teacher}
-  start = {'init_from': teacher, 'rl.prompts': 8} | by
+  start = {'init_from': teacher, 'rl.prompts': 8, 'rl.steps': 4} | by
+  start |= {'checkpoint.every': 2, 'checkpoint.keep': 9}
   found = []
-  for mesh in ((8, 1, 1), (2, 2, 2)):
-    where = tmp_path / str(mesh[0])
-    train.run(judged(**start, mesh=mesh), where)
-    found.append([r[NAME] for r in rows(where)])
-  np.testing.assert_allclose(*found, rtol=2e-3)
+  for mesh in ((-1, 1, 1), (2, 2, 2)):
+    where = tmp_path / str(mesh[1])
+    c = judged(**start, mesh=mesh)
+    c.rl.rewards = dict(JUDGED) | {
+      'same': dict(reward='verdict', weight=0.5, kwargs=dict(ask='={answer}'))
+    }
+    want = train.run(c, where)
+    each = [(r[NAME], r['train/reward/same']) for r in rows(where)]
+    found.append(np.array(each))
+    total = [r['train/reward_mean'] for r in rows(where)]
+    np.testing.assert_allclose(total, found[-1] @ [1, 0.5], rtol=1e-5)
+  assert abs(np.diff(found[0])).min() > 1e-5
+  np.testing.assert_allclose(found[1], found[0], rtol=2e-3)
+  shutil.copytree(where, tmp_path / 'cut')
+  shutil.rmtree(next((tmp_path / 'cut' / 'checkpoints').glob('4*')))
+  got = train.run(c, tmp_path / 'cut')
+  want = trees.flatten(want.params)
+  for path, x in trees.flatten(got.params).items():
+    np.testing.assert_array_equal(x, want[path])
+  assert content(tmp_path / 'cut') == content(where)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ TOLD = UNDER | {
   'rl.teacher.right': 'yes',
 }
 JUDGED = {'rl.rewards.judge': dict(reward='verdict', weight=1.0)}
+ASKED = {'rl.rewards.judge': dict(reward='verdict', kwargs=dict(ask='?'))}
 VERDICT = {'rl.loss.sft_on': 'verdict', 'rl.loss.sft_coef': 0.3}
 NOVELTY = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.1)}
 PROPOSE = {'rl.propose': '?'}
@@ -154,6 +155,19 @@ EXAMPLES = [
   ({'rl.verdict.yes': 'y'}, "yes='y' has no effect without rl.loss.sft_on="),
   (VERDICT | {'rl.verdict.no': 'yes'}, "no='yes': choose two texts that dif"),
   (VERDICT | {'rl.verdict.ask': ''}, "rl.verdict.ask='': set it to the quest"),
+  (
+    VERDICT | {'rl.verdict.ask': '{answer}?'},
+    "ask='{answer}\\?' and rl.loss.sft_on='verdict' cannot be combined",
+  ),
+  (
+    JUDGED | {'rl.verdict.ask': '{solution}?'},
+    "ask='{solution}\\?': {solution} is not replaced, only {answer}",
+  ),
+  (ASKED | {'rl.verdict.ask': 'x'}, "ask='x' has no effect: every reward"),
+  (
+    {'rl.rewards.judge': dict(reward='verdict', kwargs=dict(ask=''))},
+    "rl.rewards.judge.kwargs.ask='': set it to the question",
+  ),
   (
     VERDICT | {'rl.turns.env': 'calculator'},
     "rl.turns.env='calculator' and rl.loss.sft_on='verdict', or a reward",

@@ -19,7 +19,7 @@ from jaxrl_reason.base import Reward, Rollout
 from jaxrl_reason.data import mixture
 from jaxrl_reason.names import nearest
 from jaxrl_reason.rewards import kernels
-from jaxrl_reason.rewards.kernels import final, reference
+from jaxrl_reason.rewards.kernels import asked, final, reference
 from jaxrl_reason.verifiers import compose, resolve
 
 
@@ -144,7 +144,8 @@ def make(
   """Makes (encode, reward_fn) of weighted kernels.
 
   Args:
-    spec: part -> {'reward': kernel or 'task', 'weight': number, 'kwargs'}.
+    spec: part -> {'reward': kernel or 'task', 'weight': number, 'kwargs'}; a
+      'verdict' has its question among the kwargs.
     task_kernel: the kernel that 'task' means: a name, or Routes of a mixture.
     tokenizer: its `token_bytes` are the completions' bytes.
     max_new: C.
@@ -157,6 +158,10 @@ def make(
   table, lengths = kernels.token_bytes_table(tokenizer)
   max_bytes = max_new * table.shape[1]
 
+  for part, value in spec.items():
+    if value['reward'] == asked.NAME:
+      own = asked.encoder(value['kwargs']['ask'], tokenizer, max_new)
+      parts[part] = dataclasses.replace(parts[part], encode=own)
   of_reference = bool(reference.VIEWS & {*reads(spec, task_kernel)})
   if of_reference and reference.PART in spec:
     raise ValueError(

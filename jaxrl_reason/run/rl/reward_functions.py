@@ -2,6 +2,7 @@
 anything is compiled.
 """
 
+import collections
 from collections.abc import Callable, Mapping
 
 import jax
@@ -17,6 +18,7 @@ from jaxrl_reason.rewards.kernels import KERNELS, device, reference
 from jaxrl_reason.rollouts import progress
 from jaxrl_reason.rollouts.views import HIDDEN, REWARD, VERDICT
 from jaxrl_reason.run.rl import python_tools as hosted
+from jaxrl_reason.run.rl import verdict_settings
 from jaxrl_reason.verifiers import compose, resolve
 from jaxrl_reason.verifiers.pool import VerifierPool
 from jaxrl_reason.verifiers.verdict import all_failed, judge
@@ -138,7 +140,8 @@ def check(c: RL, data: Data, problems: Problems, tokenizer):
     return  # only the environment's own rewards
   if c.path == 'fused':
     room = data.completion_len
-    encode, reward_fn = device.make(rewards, problems.kernel, tokenizer, room)
+    spec = verdict_settings.with_questions(c)
+    encode, reward_fn = device.make(spec, problems.kernel, tokenizer, room)
     _try_kernels(room, tokenizer, example, encode, reward_fn)
     lengths.check_encoded(problems, data, lambda i, example: encode(example))
     return
@@ -185,7 +188,7 @@ def _try_kernels(room: int, tokenizer, example, encode, reward_fn) -> None:
     views = {name: zeros for name in ('logp', 'entropy', 'uniform_kl')}
     views |= {'mask': sampled, 'group': jnp.zeros(2, int)}
     views |= {'uniform': jnp.zeros(2), REWARD: jnp.zeros(2)}
-    views[VERDICT] = jnp.zeros(2)
+    views[VERDICT] = collections.defaultdict(lambda: jnp.zeros(2))
     views |= {HIDDEN: jnp.zeros((1, 2, 4))}
     views |= {'reference_mask': sampled[:, :longest]}
     views |= dict.fromkeys(reference.VIEWS, zeros[:, :longest])

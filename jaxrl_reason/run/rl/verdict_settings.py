@@ -1,6 +1,7 @@
 """The policy as a verifier of its completions (`rl.verdict`), and its rules."""
 
 import dataclasses
+import re
 from typing import Any
 
 from jaxrl_reason import losses
@@ -9,6 +10,7 @@ from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.config.rl_sections import VerdictText
 from jaxrl_reason.config.unread import changed
 from jaxrl_reason.losses.imitation import VERDICT
+from jaxrl_reason.rewards.kernels.asked import ANSWER
 from jaxrl_reason.rollouts import own_verdicts
 from jaxrl_reason.rollouts.own_verdicts import Verdicts
 from jaxrl_reason.rollouts.views import Views
@@ -46,38 +48,84 @@ def part(
   return made
 
 
-def rewards(c: RL) -> bool:
-  """Returns whether a reward is the verdict of a model."""
-  return any(r.get('reward') == VERDICT for r in c.rewards.values())
+def questions(c: RL) -> dict[str, str]:
+  """Returns the question of each reward part that is the verdict of a model."""
+  return {
+    name: part.get('kwargs', {}).get('ask', c.verdict.ask)
+    for name, part in c.rewards.items()
+    if part.get('reward') == VERDICT
+  }
 
 
-def judge(c: RL, learn: Learner, tokenizer: Any) -> Verdicts | None:
-  """Returns the question to the model that answers for the reward 'verdict', or
-  None.
+def with_questions(c: RL) -> dict[str, dict]:
+  """Returns `rl.rewards` with the question of each verdict in its kwargs."""
+  asks = questions(c)
+
+  def of(name, part):
+    kwargs = dict(part.get('kwargs', {})) | {'ask': asks[name]}
+    return dict(part) | {'kwargs': kwargs}
+
+  return {k: of(k, x) if k in asks else x for k, x in c.rewards.items()}
+
+
+def judges(
+  c: RL, learn: Learner, tokenizer: Any, max_new: int
+) -> dict[str, tuple[str, Verdicts]]:
+  """Returns, by question, a reward part that has it, and the question to the
+  model that answers for the rewards 'verdict'.
+
+  Args:
+    max_new: C.
   """
-  if not rewards(c):
-    return None
-  taught = c.verdict.by == 'teacher'
-  model = learn.teacher.model if taught else learn.model
-  return own_verdicts.made(c.verdict.to_dict(), model, tokenizer)
+  taught, out = c.verdict.by == 'teacher', {}
+  for part, ask in questions(c).items():
+    if ask not in out:
+      model = learn.teacher.model if taught else learn.model
+      texts, key = c.verdict.to_dict() | {'ask': ask}, _key(c, part)
+      more = dict(keys={'ask': key}, max_new=max_new)
+      out[ask] = part, own_verdicts.made(texts, model, tokenizer, **more)
+  return out
 
 
-def with_judge(views: Views, c: RL, learn: Learner, tokenizer: Any) -> Views:
-  """Adds the model that answers for the reward 'verdict', if there is one."""
-  asks = judge(c, learn, tokenizer)
-  if asks is None:
-    return views
-  taught = c.verdict.by == 'teacher'
-  return dataclasses.replace(
-    views, verdict=asks.probability, asks_teacher=taught
-  )
+def with_judge(
+  views: Views, c: RL, learn: Learner, tokenizer: Any, max_new: int
+) -> Views:
+  """Adds the model that answers for the rewards 'verdict', if there is one."""
+  found = judges(c, learn, tokenizer, max_new)
+  asked = {ask: (part, made.probability) for ask, (part, made) in found.items()}
+  taught = bool(found) and c.verdict.by == 'teacher'
+  return dataclasses.replace(views, verdict=asked, asks_teacher=taught)
+
+
+def _keys(c: RL, on: bool) -> list[tuple[str, Any]]:
+  """Lists (key of the config with its value, question) of all questions."""
+  every = {_key(c, part): ask for part, ask in questions(c).items()}
+  every |= {'rl.verdict.ask': c.verdict.ask} if on else {}
+  return [(f'{key}={ask!r}', ask) for key, ask in every.items()]
+
+
+def _key(c: RL, part: str) -> str:
+  """Returns the key of the config with the question of a reward part."""
+  own = 'ask' in c.rewards[part].get('kwargs', {})
+  return f'rl.rewards.{part}.kwargs.ask' if own else 'rl.verdict.ask'
+
+
+def _wrong(ask: Any) -> str:
+  """Returns the reason why a question is refused, or ''."""
+  if not isinstance(ask, str) or not ask:
+    return 'set it to the question after a completion'
+  others = sorted({*re.findall(r'\{\w+\}', ask)} - {ANSWER})
+  if others:
+    return f'{others[0]} is not replaced, only {ANSWER}'
+  return ''
 
 
 def verdict_rules(c: RL, d: Data, objective: losses.Objective) -> rules.Rows:
   """Refuses texts that nothing reads, and settings without rows to ask
   about.
   """
-  on, judged = is_on(objective), rewards(c)
+  on, asks = is_on(objective), questions(c)
+  judged = bool(asks)
   key, value, default = next(changed(c.verdict, VerdictText()), 3 * ('',))
   taught = c.verdict.by == 'teacher'
   return (
@@ -104,9 +152,20 @@ def verdict_rules(c: RL, d: Data, objective: losses.Objective) -> rules.Rows:
       'choose two texts that differ',
     ),
     (
-      (on or judged) and not c.verdict.ask,
-      "rl.verdict.ask='': set it to the question after a completion",
+      c.verdict.ask != VerdictText().ask
+      and not on
+      and asks
+      and c.verdict.ask not in asks.values(),
+      f'rl.verdict.ask={c.verdict.ask!r} has no effect: every reward '
+      f'{VERDICT!r} has its own kwargs.ask',
     ),
+    (
+      on and ANSWER in c.verdict.ask,
+      f'rl.verdict.ask={c.verdict.ask!r} and rl.loss.sft_on={VERDICT!r} cannot '
+      f'be combined: the rows of the update have no reference answer; leave '
+      f'{ANSWER} out, or put the question into kwargs.ask of a reward',
+    ),
+    *((_wrong(ask), f'{key}: {_wrong(ask)}') for key, ask in _keys(c, on)),
     *rules.apart(
       f' and rl.loss.sft_on={VERDICT!r}, or a reward {VERDICT!r}, cannot be '
       'combined: the question is after one whole completion; set one of them '
