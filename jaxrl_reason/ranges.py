@@ -26,14 +26,26 @@ class Range(NamedTuple):
       return False
     low = value > self.low if self.above else value >= self.low
     high = value < self.high if self.below else value <= self.high
-    return low and high and math.isfinite(value)
+    try:
+      return low and high and math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+      return False
 
   def __str__(self):
     kind = 'a whole number' if self.whole else 'a number'
-    words = f'{kind} {"above" if self.above else "of at least"} {self.low:g}'
+    words = (
+      f'{kind} {"above" if self.above else "of at least"} {_shown(self.low)}'
+    )
     if math.isinf(self.high):
       return words
-    return f'{words} and {"below" if self.below else "at most"} {self.high:g}'
+    return (
+      f'{words} and {"below" if self.below else "at most"} {_shown(self.high)}'
+    )
+
+
+def _shown(bound: float) -> str:
+  """Returns a bound as text, whole numbers with all their digits."""
+  return f'{bound:,}' if isinstance(bound, int) else f'{bound:g}'
 
 
 COUNT = Range(1)

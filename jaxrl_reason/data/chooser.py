@@ -13,6 +13,7 @@ steering, p_i is in proportion to (weight of s) * (weight of i).
 """
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -191,14 +192,25 @@ def make(data: Data, names: tuple[str, ...], weights: tuple) -> Chooser:
   return Chooser(problem, steering, names, c.memory, c.prior)
 
 
-def difficulty(example: Mapping[str, Any], of_source: float | None) -> float:
+def difficulty(
+  example: Mapping[str, Any], of_source: float | None, strict: bool = False
+) -> float:
   """Returns the stated difficulty of a problem, in any unit: its source's
   `difficulty`, else the example's own (meta), else the number of characters of
   its worked solution.
+
+  Args:
+    strict: refuse a difficulty of the example that is no number.
   """
   own = (example.get('meta') or {}).get('difficulty')
   if of_source is not None:
     return float(of_source)
-  if isinstance(own, int | float) and not isinstance(own, bool):
+  known = isinstance(own, int | float) and not isinstance(own, bool)
+  if known and abs(own) <= sys.float_info.max:
     return float(own)
+  if strict and own is not None:
+    raise ValueError(
+      f'its difficulty is {own!r:.60}, no number: mend or remove the field, or '
+      'set data.sources.<name>.difficulty'
+    )
   return float(len(example.get('solution') or ''))

@@ -1,12 +1,12 @@
 """Fields of rows: what a dotted name refers to, and names guessed from rows."""
 
-import math
 from collections.abc import Iterable, Mapping
 
 from absl import logging
 from etils import epath
 
 from jaxrl_reason.data.row_index import rows
+from jaxrl_reason.verifiers.fields import text_of as text_of
 
 # An answer of several lines must mark the part that is the answer.
 MARKS = ('\\boxed', '####')
@@ -14,7 +14,7 @@ MARKS = ('\\boxed', '####')
 USUAL = {
   'question': (
     'question', 'problem', 'prompt', 'query', 'instruction', 'input',
-    'prompt.0.content', 'messages.0.content',
+    'prompt.{user}.content', 'messages.{user}.content',
   ),
   'answer': (
     'answer', 'final_answer', 'ground_truth', 'reward_model.ground_truth',
@@ -34,23 +34,6 @@ def inside(row, path: str):
     else:
       return None
   return row
-
-
-def text_of(value) -> str | None:
-  """Returns a text or a finite number as text, and None for anything else.
-
-  Empty text is None, and so is text with a lone surrogate: no tokenizer takes
-  it.
-  """
-  if isinstance(value, (int, float)) and not isinstance(value, bool):
-    return str(value) if math.isfinite(value) else None
-  if not isinstance(value, str) or not value.strip():
-    return None
-  try:
-    value.encode()
-  except UnicodeEncodeError:
-    return None
-  return value
 
 
 def guessed(
@@ -80,9 +63,18 @@ def usual_name(row: Mapping, key: str) -> str:
   own = {str(name).lower(): str(name) for name in row}
   for usual in USUAL[key]:
     first, dot, rest = usual.partition('.')
-    name = f'{own.get(first, first)}{dot}{rest}'
+    first = own.get(first, first)
+    rest = rest.format(user=_first_of_user(row.get(first)))
+    name = f'{first}{dot}{rest}'
     text = text_of(inside(row, name))
     several_lines = key == 'answer' and '\n' in (text or '').strip()
     if text and not (several_lines and not any(m in text for m in MARKS)):
       return name
   return key
+
+
+def _first_of_user(messages) -> int:
+  """Returns the position of the user's first message; 0: there is none."""
+  messages = messages if isinstance(messages, list) else []
+  roles = [inside(message, 'role') for message in messages]
+  return roles.index('user') if 'user' in roles else 0

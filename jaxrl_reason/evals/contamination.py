@@ -23,14 +23,16 @@ class Hit:
   words: str
 
 
-def words(text: str) -> list[str]:
+def words(text: str, pattern: re.Pattern = _WORD) -> list[str]:
   """Returns the words of a text, numbers included, in lower case."""
-  return _WORD.findall(text.lower())
+  return pattern.findall(text.lower())
 
 
-def grams(text: str, n: int) -> set[tuple[str, ...]]:
+def grams(
+  text: str, n: int, pattern: re.Pattern = _WORD
+) -> set[tuple[str, ...]]:
   """Returns the n-grams of a text; for a shorter text, all its words."""
-  found = words(text)
+  found = words(text, pattern)
   if not found:
     return set()
   return {tuple(found[i : i + n]) for i in range(max(1, len(found) - n + 1))}

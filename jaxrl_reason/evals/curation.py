@@ -5,7 +5,8 @@
        -> difficulty -> train, test, failing, or removed
 
 Rows keep all of their fields. Rows with a pass rate get `pass_rate`,
-`difficulty` and `mean_length`, which replace fields of these names.
+`difficulty` (the share of wrong answers), `difficulty_bucket` and
+`mean_length`, which replace fields of these names.
 """
 
 import collections
@@ -23,6 +24,8 @@ from jaxrl_reason.data import example_files as files
 from jaxrl_reason.evals import contamination, duplicates, scores
 from jaxrl_reason.evals import evaluation as session
 from jaxrl_reason.evals.suites import Suite, texts
+from jaxrl_reason.hosts import reading
+from jaxrl_reason.verifiers import records
 from jaxrl_reason.verifiers.verdict import FAILED
 
 TRAIN, TEST, FAILING, REMOVED = 'train', 'test', 'failing', 'removed'
@@ -78,6 +81,7 @@ def run(o: Options, say: Callable[[str], Any], bar: Callable) -> str:
   Raises:
     ValueError: names the error and the remedy in one line.
   """
+  _refuse_own(o)
   if o.form == 'parquet':
     _parquet()  # refused before the work
   total = sum(1 for _ in files.rows(o.file))
@@ -142,14 +146,15 @@ def _pass_rates(o: Options, work: Work, bar: Callable) -> dict[int, dict]:
     rate = _mean(map(scores.is_right, judged)) if judged else None
     out[work.left[at]] = {
       'pass_rate': rate,
-      'difficulty': bucket(rate, o.buckets),
+      **({} if rate is None else {'difficulty': 1 - rate}),
+      'difficulty_bucket': bucket(rate, o.buckets),
       'mean_length': _mean(r['length'] for r in rows),
     }
   return out
 
 
 def bucket(rate: float | None, edges: Sequence[float]) -> str:
-  """Returns the difficulty of a pass rate: '0', '1', or the interval that
+  """Returns the bucket of a pass rate: '0', '1', or the interval that
   contains it, without its lower edge; 'unknown' without a pass rate.
   """
   if rate is None:
@@ -192,24 +197,57 @@ def _write(
     out[FAILING] = [row[i] for i in rates if rates[i]['pass_rate'] == 0]
   folder = o.asked.out
   folder.mkdir(parents=True, exist_ok=True)
+  written = []
   for name, rows in out.items():
     if rows or name == TRAIN:
-      _write_rows(folder / f'{name}.{o.form}', rows)
-  lines = ''.join(
-    json.dumps(r, ensure_ascii=False, default=str) + '\n' for r in work.removed
-  )
+      written.append(folder / f'{name}.{o.form}')
+      _write_rows(written[-1], rows)
+  for path in _of_before(folder):
+    if path not in written:
+      path.unlink(missing_ok=True)
+  lines = ''.join(map(records.line_of, work.removed))
   kept_files.write_whole(folder / f'{REMOVED}.jsonl', lines)
   facts |= {
     'removed': dict(collections.Counter(r['reason'] for r in work.removed)),
     'written': {name: len(rows) for name, rows in out.items()},
     'difficulty': dict(
       sorted(
-        collections.Counter(r['difficulty'] for r in rates.values()).items()
+        collections.Counter(
+          r['difficulty_bucket'] for r in rates.values()
+        ).items()
       )
     ),
   }
   kept_files.write_whole(folder / 'report.json', json.dumps(facts, indent=1))
   return _said(facts, folder)
+
+
+def _of_before(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the paths of rows that an earlier call wrote, in either format;
+  training would read the files that the new call does not replace.
+  """
+  report = folder / 'report.json'
+  written = reading.json_object(report)['written'] if report.exists() else {}
+  names = [name for name, n in written.items() if n or name == TRAIN]
+  return [folder / f'{name}.{form}' for name in names for form in files.KINDS]
+
+
+def _refuse_own(o: Options) -> None:
+  """Refuses to read a file that the command replaces.
+
+  Raises:
+    ValueError: names the file.
+  """
+  folder = pathlib.Path(o.asked.out).resolve()
+  own = [
+    folder / f'{x}.{k}' for x in (TRAIN, TEST, FAILING) for k in files.KINDS
+  ]
+  for name in (o.file, *o.against):
+    if pathlib.Path(name).resolve() in own:
+      raise ValueError(
+        f'--out={o.asked.out}: the command writes or removes {name}, which it '
+        'reads; name another folder'
+      )
 
 
 def _said(facts: Mapping[str, Any], folder: pathlib.Path) -> str:
@@ -247,5 +285,4 @@ def _write_rows(path: pathlib.Path, rows: Sequence[Mapping]) -> None:
     library.parquet.write_table(library.Table.from_pylist([*rows]), aside)
     aside.replace(path)
     return
-  lines = [json.dumps(row, ensure_ascii=False) + '\n' for row in rows]
-  kept_files.write_whole(path, ''.join(lines))
+  kept_files.write_whole(path, ''.join(map(records.line_of, rows)))

@@ -1,17 +1,21 @@
 """Finds near duplicates by MinHash, with the library datasketch.
 
 Two texts are near duplicates if the Jaccard similarity of the sets of their
-n-grams of words is at least `threshold`. Locality-sensitive hashing proposes
-pairs (Broder 1997), and the sets themselves are then compared. So no text is
-removed by a coincidence of hashes; a pair near the threshold can be missed.
+n-grams of words and signs is at least `threshold`. Locality-sensitive hashing
+proposes pairs (Broder 1997), and the sets themselves are then compared. So no
+text is removed by a coincidence of hashes; a pair near the threshold can be
+missed.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxrl_reason.evals import contamination
 
 N = 3  # words of an n-gram
+# Signs count as words: `12 + 30` and `12 - 30` are different problems.
+WORD = re.compile(r'\w+|[+\-*/=<>^]')
 PERMUTATIONS = 128
 # Weights of false proposals and of missed pairs in the choice of bands. A false
 # proposal costs only a comparison of two sets.
@@ -44,7 +48,7 @@ def near(
   shingles: dict[int, set] = {}
   out = {}
   for i, text in enumerate(texts):
-    own = contamination.grams(text, N)
+    own = contamination.grams(text, N, WORD)
     hashed = library.MinHash(num_perm=PERMUTATIONS, seed=1)
     hashed.update_batch([' '.join(gram).encode() for gram in own])
     first = _first(index.query(hashed) if own else [], own, shingles, threshold)

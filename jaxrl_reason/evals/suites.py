@@ -55,11 +55,12 @@ class Suite:
   samples: int = 8
 
   def digest(self) -> str:
-    """Returns a digest, sixteen hexadecimal digits, of the problems and their
-    verifier.
+    """Returns a digest, sixteen hexadecimal digits, of the problems, with all
+    fields that a verifier may read, and of their verifier.
     """
-    asked = [[e['prompt'], e['answer']] for e in self.examples]
-    text = json.dumps([asked, self.reward, *filter(None, [self.asks])])
+    asked = [dict(e) for e in self.examples]
+    parts = [asked, self.reward, *filter(None, [self.asks])]
+    text = json.dumps(parts, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

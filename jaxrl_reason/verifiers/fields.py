@@ -5,6 +5,7 @@ is the text after its last `</think>`. The answer is the content of the last
 `<answer>...</answer>` of the response, or the response without such a tag.
 """
 
+import math
 from collections.abc import Mapping
 
 from jaxrl_reason.verifiers import thoughts
@@ -16,6 +17,24 @@ MIN_PASSAGE = 30  # characters; "5 apples" of the prompt may be the answer
 
 class FieldError(ValueError):
   """An example in which a field is missing or has another type."""
+
+
+def text_of(value) -> str | None:
+  """Returns a text or a finite number as text, and None for anything else.
+
+  Empty text is None, and so is text with a lone surrogate: no tokenizer takes
+  it.
+  """
+  if isinstance(value, (int, float)) and not isinstance(value, bool):
+    whole = isinstance(value, int)  # may be too large for a float
+    return str(value) if whole or math.isfinite(value) else None
+  if not isinstance(value, str) or not value.strip():
+    return None
+  try:
+    value.encode()
+  except UnicodeEncodeError:
+    return None
+  return value
 
 
 def field(example: Mapping, name: str, kinds=None, default=MISSING):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import tqdm
 
 from jaxrl_reason.verifiers import pool, records
+from jaxrl_reason.verifiers.fields import text_of
 from jaxrl_reason.verifiers.verdict import Verdict, all_failed
 
 BATCH = 256  # rows between two writes, which an interruption may lose
@@ -27,8 +28,10 @@ def read_rows(path: str, completion_key: str, answer_key: str) -> Iterator:
   """
   number = 0
   for number, row in records.read(path):
-    for key in (completion_key, answer_key):
-      if key and not isinstance(row.get(key), str):
+    wanted = {completion_key: row.get(completion_key)}
+    wanted |= {answer_key: _gold(row, answer_key)} if answer_key else {}
+    for key, value in wanted.items():
+      if not isinstance(value, str):
         raise GradeError(
           f'{path}:{number}: {key!r} is {row.get(key)!r:.60}, not a string; '
           f'the row has {sorted(row)}. --completion_key and --answer_key '
@@ -39,18 +42,24 @@ def read_rows(path: str, completion_key: str, answer_key: str) -> Iterator:
     raise GradeError(f'{path} has no rows')
 
 
-def resume(out: str, rows: Iterator, completion_key: str):
+def resume(out: str, rows: Iterator):
   """Returns the remaining rows, and the verdicts in `out`."""
   done = []
   for number, old in enumerate(records.finished(out), 1):
     done.append(records.verdict_of(old, f'{out}:{number}'))
     new = next(rows, (0, {}))[1]
-    if old.get(completion_key) != new.get(completion_key):
+    if _line(old) != _line(new):
       raise GradeError(
-        f'{out}:{number}: grades another completion than the input has at '
-        'this row. Remove the file, or name another with --out.'
+        f'{out}:{number}: grades another row (completion, answer or another '
+        'field) than the input has here. Remove the file, or name another with '
+        '--out.'
       )
   return rows, done
+
+
+def _line(row: dict) -> str:
+  """Returns the line of a row without its verdict."""
+  return records.line_of({k: v for k, v in row.items() if k != 'verdict'})
 
 
 def grade(rows: Iterator, verifiers, write, bar, keys: tuple[str, str]):
@@ -73,7 +82,13 @@ def grade(rows: Iterator, verifiers, write, bar, keys: tuple[str, str]):
 
 
 def _answer(row: dict, key: str) -> dict:
-  return {'answer': row[key]} if key else {}
+  return {'answer': _gold(row, key)} if key else {}
+
+
+def _gold(row: dict, key: str) -> str | None:
+  """Returns the answer of a row; a number as text, as problems have it."""
+  value = row.get(key)
+  return value if isinstance(value, str) else text_of(value)
 
 
 def summary(verdicts: list[Verdict], seconds: float, new: int) -> str:
@@ -97,7 +112,7 @@ def summary(verdicts: list[Verdict], seconds: float, new: int) -> str:
 
 def run(path: str, out: str, reward: str, keys: tuple[str, str], **limits):
   """Grades `path` into `out`; returns the verdicts of all rows."""
-  rows, done = resume(out, read_rows(path, *keys), keys[0])
+  rows, done = resume(out, read_rows(path, *keys))
   with contextlib.ExitStack() as stack:
     verifiers = stack.enter_context(pool.VerifierPool(reward, **limits))
     records.note(pathlib.Path(out), {'reward': reward, 'answer_key': keys[1]})

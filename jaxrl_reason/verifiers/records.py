@@ -154,7 +154,12 @@ def verdict_of(row: Mapping[str, Any], where: str) -> Verdict:
 def line_of(row: Mapping[str, Any]) -> str:
   """Returns the line of a record."""
   # Entries of reasoning-gym hold dates, which are written as text.
-  return json.dumps(row, ensure_ascii=False, default=str) + '\n'
+  line = json.dumps(row, ensure_ascii=False, default=str)
+  try:
+    line.encode()
+  except UnicodeEncodeError:  # a lone surrogate
+    line = json.dumps(row, default=str)
+  return line + '\n'
 
 
 def read(path: str | os.PathLike) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -163,7 +168,7 @@ def read(path: str | os.PathLike) -> Iterator[tuple[int, dict[str, Any]]]:
   Raises:
     BadRecord: a line is not a JSON object.
   """
-  with open(path, encoding='utf-8') as f:
+  with open(path, encoding='utf-8-sig') as f:
     for number, line in enumerate(f, 1):
       if line.strip():
         yield number, _parsed(line, f'{path}:{number}')
@@ -172,7 +177,7 @@ def read(path: str | os.PathLike) -> Iterator[tuple[int, dict[str, Any]]]:
 def _parsed(line: str, where: str) -> dict[str, Any]:
   try:
     row = json.loads(line)
-  except json.JSONDecodeError as e:
+  except ValueError as e:  # also of a number with thousands of digits
     raise BadRecord(f'{where}: not JSON: {e}') from e
   if not isinstance(row, dict):
     raise BadRecord(f'{where}: not an object but {row!r:.60}')
@@ -214,9 +219,14 @@ def note(path: Any, settings: Mapping[str, Any]) -> None:
     settings: JSON values.
 
   Raises:
-    ValueError: names the setting that differs, or the file that is missing.
+    ValueError: names the setting that differs, or the file that is missing, or
+      the path has the suffix of the settings.
   """
   noted = path.with_suffix('.json')
+  if noted == path:
+    raise ValueError(
+      f'{path} must end in .jsonl: the settings of its lines are in .json'
+    )
   if not noted.exists():
     if path.exists():
       raise ValueError(

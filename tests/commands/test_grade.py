@@ -69,7 +69,40 @@ def test_an_output_of_other_completions_is_not_changed(folder):
   row = {'completion': 'x', 'verdict': {'score': 1.0}}
   (folder / 'out.jsonl').write_text(json.dumps(row) + '\n')
   done = run('--file=c.jsonl', '--out=out.jsonl', cwd=folder)
-  assert done.returncode == 1 and 'another completion' in done.stderr
+  assert done.returncode == 1 and 'another row' in done.stderr
+
+
+def test_verdicts_of_corrected_answers_are_not_kept(folder):
+  assert run('--file=c.jsonl', cwd=folder).returncode == 0
+  text = (folder / 'c.jsonl').read_text()
+  (folder / 'c.jsonl').write_text(
+    text.replace('"answer": "x+1"', '"answer": "7"')
+  )
+  done = run('--file=c.jsonl', cwd=folder)
+  assert done.returncode == 1 and 'graded.jsonl:3: grades ano' in done.stderr
+
+
+def test_settings_do_not_replace_the_output(folder):
+  done = run('--file=c.jsonl', '--out=out.json', cwd=folder)
+  assert done.returncode == 1 and 'out.json must end in .jsonl' in done.stderr
+  assert not (folder / 'out.json').exists()
+
+
+def test_numbers_marks_and_lone_surrogates(folder):
+  """As other commands read these rows."""
+  rows = [
+    {'completion': '\\boxed{5}', 'answer': 5},
+    {'completion': '\\boxed{2.5}', 'answer': 2.5, 'x': '\ud800'},
+  ]
+  text = ''.join(json.dumps(row) + '\n' for row in rows)
+  (folder / 'c.jsonl').write_text(text, encoding='utf-8-sig')
+  for _ in range(2):  # the second continues
+    done = run('--file=c.jsonl', cwd=folder)
+    assert 'mean score 1.0000 over 2' in done.stdout, done.stderr
+  lines = (folder / 'c.graded.jsonl').read_text().splitlines()
+  found = [json.loads(line) for line in lines]
+  assert [r.pop('verdict')['score'] for r in found] == [1, 1]
+  assert found == rows
 
 
 @pytest.mark.parametrize(
@@ -78,6 +111,7 @@ def test_an_output_of_other_completions_is_not_changed(folder):
     ('{"completion": "x"', 'bad.jsonl:2: not JSON'),
     ('[1]', 'bad.jsonl:2: not an object'),
     ('{"completion": "x"}', "bad.jsonl:2: 'answer' is None"),
+    ('{"completion": "x", "answer": true}', "bad.jsonl:2: 'answer' is True"),
     ('{"completion": 5, "answer": "5"}', "bad.jsonl:2: 'completion' is 5"),
   ],
 )

@@ -10,7 +10,7 @@ import tiny_recipe
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import example_files as files
-from jaxrl_reason.data import lengths, problems, row_index
+from jaxrl_reason.data import lengths, problems, row_fields, row_index
 from jaxrl_reason.run import train
 from jaxrl_reason.verifiers import compose
 
@@ -83,6 +83,21 @@ def test_published_sets_differ_in_names_only(name, tmp_path):
   reward = compose.build('math')
   assert reward('So it is \\boxed{7}.', example).score == 1
   assert reward('So it is \\boxed{8}.', example).score == 0
+
+
+@pytest.mark.parametrize('name', ['prompt', 'Messages'])
+def test_the_question_of_a_conversation_is_the_users(name):
+  user = {'role': 'user', 'content': '2+3?'}
+  system = {'role': 'system', 'content': 'Add.'}
+  for i, row in enumerate([{name: [user]}, {name: [system, user]}]):
+    found = row_fields.usual_name(row, 'question')
+    assert found == f'{name}.{i}.content'
+    assert row_fields.inside(row, found) == '2+3?'
+
+
+def test_a_whole_number_of_any_size_is_a_text():
+  assert row_fields.text_of(10**400) == '1' + '0' * 400
+  assert row_fields.text_of(float('inf')) is None
 
 
 def test_the_share_held_out_stays_when_the_file_grows(tmp_path):

@@ -7,9 +7,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_reason.config import Data
 from jaxrl_reason.data import pool
+from jaxrl_reason.run.rl import problem_pool
 
 KEY = jax.random.key(3)
+
+
+@pytest.mark.parametrize('value', ['0.25-0.75', True, float('nan')])
+def test_a_difficulty_that_is_no_number_is_refused(value):
+  """Only controllers that use it refuse it."""
+  rows = [
+    {'prompt': '1+1', 'solution': 'x' * i, 'meta': {'difficulty': d}}
+    for i, d in enumerate([0.5, 0.25, value])
+  ]
+  assert len(problem_pool.facts(Data(), rows).difficulty) == 3
+  data = Data().changed({'controller.name': 'easy_to_hard'})
+  with pytest.raises(ValueError, match="problem 2 .'1.1'.: its difficulty is"):
+    problem_pool.facts(data, rows)
+  rows[2]['meta'] = {'difficulty': 1}
+  assert problem_pool.facts(data, rows).difficulty.tolist() == [0.5, 0, 1]
 
 
 def stats(m, source=None, difficulty=None, own=None, arms=None, **changes):

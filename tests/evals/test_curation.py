@@ -1,5 +1,6 @@
 """`jaxrl curate`: removed rows with reasons, and kept rows."""
 
+import datetime
 import json
 import subprocess
 import sys
@@ -112,6 +113,43 @@ def test_near_duplicates_are_those_of_the_definition():
   assert duplicates.near(texts, threshold, told.append) == found
 
 
+def test_problems_with_other_signs_are_no_duplicates():
+  texts = ['What is 12 + 30?', 'What is 12 - 30?', 'what is 12 + 30']
+  assert duplicates.near(texts, 0.7, lambda n: None) == {2: 0}
+
+
+def test_files_of_an_earlier_call_are_removed(folder):
+  """Training would read them beside the new ones."""
+  pytest.importorskip('pyarrow')
+  out = folder / 'out'
+  run(*flags(folder, 'out', '--heldout=0.2', '--format=parquet'))
+  assert {p.name for p in out.glob('*.parquet')} == {
+    'train.parquet', 'test.parquet',
+  }  # fmt: skip
+  (out / 'failing.jsonl').write_text('')  # not written by the command
+  run(*flags(folder, 'out'))
+  names = {p.name for p in out.iterdir()}
+  assert {'train.jsonl', 'failing.jsonl'} <= names
+  assert not {'train.parquet', 'test.parquet', 'test.jsonl'} & names
+  with pytest.raises(ValueError, match='out: the command writes or removes .*'):
+    run(f'--file={out}/train.jsonl', f'--out={out}')
+
+
+def test_any_row_that_is_read_is_written(tmp_path):
+  """Dates of Parquet and lone surrogates in other fields do not stop it."""
+  parquet = pytest.importorskip('pyarrow.parquet')
+  pa = pytest.importorskip('pyarrow')
+  rows = [{'question': '1+1', 'answer': '2', 'at': datetime.date(2024, 5, 1)}]
+  table = pa.Table.from_pylist(rows)
+  parquet.write_table(table, tmp_path / 'in.parquet')
+  run(f'--file={tmp_path}/in.parquet', f'--out={tmp_path}/a')
+  assert jsonl(tmp_path / 'a' / 'train.jsonl')[0]['at'] == '2024-05-01'
+  row = {'question': '1+1', 'answer': '2', 'x': '\ud800'}
+  (tmp_path / 'in.jsonl').write_text(json.dumps(row) + '\n')
+  run(f'--file={tmp_path}/in.jsonl', f'--out={tmp_path}/b')
+  assert jsonl(tmp_path / 'b' / 'train.jsonl') == [row]
+
+
 def test_parquet_in_and_out(folder):
   pytest.importorskip('pyarrow')
   run(*flags(folder, 'a', '--format=parquet'))
@@ -190,7 +228,9 @@ def test_pass_rates_of_a_run(tmp_path):
   for r in kept:
     own = [a['verdict']['score'] for a in answers if a['meta']['n'] == r['n']]
     assert r['pass_rate'] == sum(own) / 4
-    assert r['difficulty'] == curation.bucket(r['pass_rate'], (0.25, 0.75))
+    assert r['difficulty'] == 1 - r['pass_rate']  # a number for controllers
+    of_rate = curation.bucket(r['pass_rate'], (0.25, 0.75))
+    assert r['difficulty_bucket'] == of_rate
   failing = {r['n'] for r in jsonl(out / 'failing.jsonl')}
   assert {*range(9)} - {3} <= failing
   reasons = {r['row']['n']: r['reason'] for r in jsonl(out / 'removed.jsonl')}

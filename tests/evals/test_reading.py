@@ -75,6 +75,18 @@ def test_suites_by_name(tmp_path):
   assert names == ['task:arithmetic/heldout', 'task:arithmetic/heldout?seed=1']
 
 
+def test_suites_with_other_tests_are_others(tmp_path):
+  """Verifiers read all fields of a row, such as tests."""
+  found = []
+  for n in (1, 2):
+    row = {'q': 'Double.', 'a': 'x', 'tests': [f'f({n})']}
+    (tmp_path / 's.jsonl').write_text(json.dumps(row) + '\n')
+    suite = suites.load(f'{tmp_path}/s.jsonl?question=q&answer=a')
+    found.append(suite.digest())
+    assert suite.digest() == found[-1]
+  assert found[0] != found[1]
+
+
 @pytest.mark.parametrize(
   'text, says',
   [

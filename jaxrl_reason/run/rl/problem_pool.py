@@ -91,13 +91,21 @@ def shapes(data: Data, train) -> Facts:
 def facts(data: Data, problems) -> Facts:
   """Reads the sources and difficulties of a pool's problems."""
   keys = mixture.own(data, 'difficulty')
-  source, hard = [], []
+  source, hard, name = [], [], data.controller.name
+  read = name in controllers.BY_DIFFICULTY
   for i in range(len(problems)):
     example = problems[i]
     source.append(example.get('source', 0))
-    hard.append(chooser_lib.difficulty(example, keys[source[-1]]))
-  ranked, name = pool.ranked(np.float64(hard)), data.controller.name
-  if name in controllers.BY_DIFFICULTY and not ranked.any():
+    try:
+      own = chooser_lib.difficulty(example, keys[source[-1]], strict=read)
+    except ValueError as e:
+      text = example['prompt']
+      raise ValueError(
+        f'data.controller.name={name!r}: problem {i} ({text!r:.60}): {e}'
+      ) from e
+    hard.append(own)
+  ranked = pool.ranked(np.float64(hard))
+  if read and not ranked.any():
     raise ValueError(
       f'data.controller.name={name!r} uses difficulty, and all {len(hard)} '
       'problems are alike in it: set data.sources.<name>.difficulty'
