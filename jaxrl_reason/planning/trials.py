@@ -13,7 +13,7 @@ import jax
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.verifiers import resolve
 from jaxrl_reason.verifiers.pool import VerifierPool
-from jaxrl_reason.verifiers.verdict import all_failed
+from jaxrl_reason.verifiers.verdict import all_invalid
 
 TRIED = 10  # problems
 STEPS = 2  # of each stage
@@ -24,7 +24,7 @@ def reward(rl: config_lib.RL, problems) -> str:
   and of the solution of another problem.
 
   Raises:
-    ValueError: the reward cannot be found, or fails on every problem.
+    ValueError: the reward cannot be found, or gives no valid verdict.
   """
   own = rl.rewards['answer']['reward']
   name = problems.reward if own == 'task' else own
@@ -36,7 +36,7 @@ def reward(rl: config_lib.RL, problems) -> str:
   resolve.load(name)
   with VerifierPool(name, workers=1, timeout_s=rl.timeout_s) as pool:
     verdicts = pool.map(cases)
-  if failed := all_failed(verdicts):
+  if failed := all_invalid(verdicts, rl.timeout_s):
     raise ValueError(
       f'--reward={name}: {failed}. `example` has the keys '
       f'{", ".join(examples[0])}'

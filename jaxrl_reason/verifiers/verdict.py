@@ -141,3 +141,19 @@ def all_failed(verdicts: Sequence[Verdict]) -> str | None:
     f'the reward failed on all {len(verdicts)} cases; the first: '
     f'{verdicts[0].detail}'
   )
+
+
+def all_invalid(verdicts: Sequence[Verdict], timeout_s: float) -> str | None:
+  """Returns a message if no verdict of a trial is valid, else None.
+
+  Args:
+    timeout_s: time limit of a case, rl.timeout_s, in seconds.
+  """
+  late = sum(v.status == 'timeout' for v in verdicts)
+  if not late or any(v.valid for v in verdicts):
+    return all_failed(verdicts)
+  return (
+    f'the reward returned no score on {len(verdicts)} cases: {late} took longer '
+    f'than rl.timeout_s={timeout_s:g} s; make the reward faster or raise '
+    'rl.timeout_s'
+  )

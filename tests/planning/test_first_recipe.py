@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 from paths import ROOT, load_recipe
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason.planning import first_recipe
+from jaxrl_reason.planning import first_recipe, trials
 
 REWARD = """
 def reward(completion, example):
@@ -22,6 +23,10 @@ def broken(completion, example):
 
 def never(completion, example):
   return 0.0
+
+def endless(completion, example):
+  while True:
+    pass
 """
 
 
@@ -107,6 +112,15 @@ def test_the_reward_is_tried_and_its_scores_are_printed(folder):
   assert len(table) == 10 and all(row[-2:] == ['1', '0'] for row in table)
   _, said = start(folder, reward='mine.py:never', out=folder / 'never.py')
   assert 'no reference solution gets a reward' in said
+
+
+def test_a_reward_that_always_times_out_is_refused(folder):
+  changes = {'rl.timeout_s': 0.1}
+  changes['rl.rewards'] = {'answer': {'reward': 'mine.py:endless'}}
+  example = {'prompt': '1+1=', 'answer': '2', 'solution': '2'}
+  problems = types.SimpleNamespace(reward='math', train=[example])
+  with pytest.raises(ValueError, match=r'2 took longer than rl.timeout_s=0.1'):
+    trials.reward(config_lib.Run().changed(changes).rl, problems)
 
 
 class FakePlanner:

@@ -185,10 +185,22 @@ def broken(completion: str, example: dict) -> float:
   raise KeyError('no such field')
 
 
-def test_a_broken_reward_is_reported_before_compilation(tmp_path):
-  c = recipe(**{'rl.path': 'host'})
-  c.rl.rewards = dict(answer=dict(reward=f'{__file__}:broken'))
-  with pytest.raises(ValueError, match='broken raised KeyError') as e:
+def endless(completion: str, example: dict) -> float:
+  while True:
+    pass
+
+
+@pytest.mark.parametrize(
+  'name, words',
+  [
+    ('broken', 'broken raised KeyError'),
+    ('endless', '2 took longer than rl.timeout_s=0.2 s'),
+  ],
+)
+def test_a_broken_reward_is_reported_before_compilation(tmp_path, name, words):
+  c = recipe(**{'rl.path': 'host', 'rl.timeout_s': 0.2})
+  c.rl.rewards = dict(answer=dict(reward=f'{__file__}:{name}'))
+  with pytest.raises(ValueError, match=words) as e:
     train.run(c, tmp_path)
   assert 'before anything is compiled' in str(e.value)
   assert not (tmp_path / 'metrics.jsonl').exists()

@@ -16,7 +16,7 @@ from waiting import eventually
 
 from jaxrl_reason.verifiers import pool, resolve
 from jaxrl_reason.verifiers.pool import limited, worker
-from jaxrl_reason.verifiers.verdict import all_failed
+from jaxrl_reason.verifiers.verdict import Verdict, all_failed, all_invalid
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FILE = os.path.join(HERE, 'reward_functions.py')
@@ -225,6 +225,17 @@ def test_every_case_raising_gives_one_clear_message():
 
 def test_one_good_case_is_not_all_failed(behave):
   assert all_failed(behave.map([bad('raise'), GOOD])) is None
+
+
+def test_all_invalid_counts_timeouts_as_well():
+  late, failed, good = (
+    Verdict(0.0, 'timeout'),
+    Verdict(0.0, 'error'),
+    Verdict(0.0),
+  )
+  assert 'rl.timeout_s=2 s' in all_invalid([failed, late], 2.0)
+  assert all_invalid([failed, failed], 2.0) == all_failed([failed, failed])
+  assert all_invalid([late, good], 2.0) is None and all_invalid([], 2.0) is None
 
 
 def test_order_is_kept_under_load_from_many_threads():

@@ -21,7 +21,7 @@ from jaxrl_reason.run.rl import python_tools as hosted
 from jaxrl_reason.run.rl import verdict_settings
 from jaxrl_reason.verifiers import compose, resolve
 from jaxrl_reason.verifiers.pool import VerifierPool
-from jaxrl_reason.verifiers.verdict import all_failed, judge
+from jaxrl_reason.verifiers.verdict import all_invalid, judge
 
 # Rewards by the likelihood of the reference answer.
 LIKELIHOODS = tuple(
@@ -154,7 +154,7 @@ def check(c: RL, data: Data, problems: Problems, tokenizer):
     for text in (example.get('solution') or '', '')
   ]
   with VerifierPool(spec, workers=1, timeout_s=c.timeout_s) as pool:
-    failed = all_failed(pool.map(cases))
+    failed = all_invalid(pool.map(cases), c.timeout_s)
   if failed:
     raise ValueError(
       'rl.rewards: tried on the first problem, before anything is compiled: '
