@@ -31,7 +31,7 @@ from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.process import chips
 from jaxrl_reason.verifiers import tasks
 
-MEASURED = 2000  # problems whose lengths are measured, at most
+MEASURED = 2000  # problems of a split whose lengths are measured, at most
 SHORT = 0.99  # share of problems that a row must hold; longer ones are dropped
 # A completion of a model that explains its answer, in tokens, at least.
 EXPLAINED = 256
@@ -236,26 +236,41 @@ def _lengths(draft: Draft, o: Options, problems, say) -> None:
     return
   data, folder = draft.config().data, o.model and _folder(o)
   tokenizer = problems_lib.make_tokenizer(data, problems, epath.Path(), folder)
-  shown = problems_lib.rendered(problems, data, tokenizer, folder).train
-  total = min(len(shown), MEASURED)
-  step = 1 if len(shown) >= pipeline.ENDLESS else len(shown) // total
-  examples = [shown[i * step] for i in range(total)]
-  prompts = sorted(len(pipeline.prompt_ids(e, tokenizer)) for e in examples)
-  answers = sorted(pipeline.solution_length(e, tokenizer) for e in examples)
+  shown = problems_lib.rendered(problems, data, tokenizer, folder)
+  train = _measured(shown.train)
+  splits = [train, *map(_measured, (shown.heldout, shown.harder))]
+  counts = [
+    sorted(len(pipeline.prompt_ids(e, tokenizer)) for e in split)
+    for split in splits
+    if split
+  ]
+  prompts = sorted(itertools.chain(*counts))
+  answers = sorted(pipeline.solution_length(e, tokenizer) for e in train)
   say(
-    f'{total} problems: prompts of {prompts[0]} to {prompts[-1]} tokens, '
-    f'solutions of {answers[0]} to {answers[-1]}'
+    f'{len(prompts)} problems: prompts of {prompts[0]} to {prompts[-1]} '
+    f'tokens, solutions of {answers[0]} to {answers[-1]}'
   )
-  prompt_len = o.prompt_len or _room(prompts, 8)
+  prompt_len = o.prompt_len or max(_room(n, 8) for n in counts)
   completion_len = o.completion_len or _room(answers, 8)
   if o.model and not o.completion_len:
     completion_len = max(EXPLAINED, 2 * completion_len)
   if dropped := sum(n > prompt_len for n in prompts):
     draft.notes.append(
-      f'{dropped / total:.1%} of the prompts are longer than their row, and '
-      'are dropped.'
+      f'{dropped / len(prompts):.1%} of the prompts are longer than their '
+      'row, and are dropped.'
     )
   draft.set('data', prompt_len=prompt_len, completion_len=completion_len)
+
+
+def _measured(source) -> list[dict]:
+  """Returns at most MEASURED examples of a source, evenly spaced if it is
+  finite; [] of None.
+  """
+  if source is None:
+    return []
+  total = min(len(source), MEASURED)
+  step = 1 if len(source) >= pipeline.ENDLESS else len(source) // max(total, 1)
+  return [source[i * step] for i in range(total)]
 
 
 def _room(lengths: Sequence[int], unit: int) -> int:

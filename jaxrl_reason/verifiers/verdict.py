@@ -153,7 +153,7 @@ def all_invalid(verdicts: Sequence[Verdict], timeout_s: float) -> str | None:
   if not late or any(v.valid for v in verdicts):
     return all_failed(verdicts)
   return (
-    f'the reward returned no score on {len(verdicts)} cases: {late} took longer '
-    f'than rl.timeout_s={timeout_s:g} s; make the reward faster or raise '
-    'rl.timeout_s'
+    f'the reward returned no score on {len(verdicts)} cases: {late} took '
+    f'longer than rl.timeout_s={timeout_s:g} s; make the reward faster or '
+    'raise rl.timeout_s'
   )

@@ -12,7 +12,10 @@ import pytest
 from paths import ROOT, load_recipe
 
 from jaxrl_reason import config as config_lib
+from jaxrl_reason.data import pipeline
+from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.planning import first_recipe, trials
+from jaxrl_reason.verifiers import tasks
 
 REWARD = """
 def reward(completion, example):
@@ -104,6 +107,27 @@ def test_a_task_is_verified_inside_the_program(folder):
   )
   assert c.rl.path == 'host'
   assert c.rl.rewards.answer.reward == 'mine.py:reward'
+
+
+@pytest.mark.parametrize('name', sorted(tasks.TASKS))
+def test_the_lengths_fit_every_split_of_a_task(tmp_path, monkeypatch, name):
+  """Problems that are harder are longer; they must not all be dropped."""
+  monkeypatch.setattr(first_recipe, 'MEASURED', 100)
+  o = first_recipe.Options('', name, '', '', tmp_path / 'recipe.py')
+  draft = first_recipe.Draft([''])
+  first_recipe._data(draft, o, print)
+  data = draft.config().data
+  problems = problems_lib.load(data, 0)
+  first_recipe._model(draft, o, problems)
+  first_recipe._lengths(draft, o, problems, print)
+  data = draft.config().data
+  tokenizer = problems_lib.make_tokenizer(data, problems, tmp_path)
+  rendered = problems_lib.rendered(problems, data, tokenizer)
+  kept, _ = problems_lib.drop_long(rendered, data, tokenizer)
+  for split in (kept.train, kept.heldout, kept.harder):
+    for i in range(1000, 1010):
+      prompt = pipeline.prompt_ids(split[i], tokenizer)
+      assert len(prompt) <= data.prompt_len
 
 
 def test_the_reward_is_tried_and_its_scores_are_printed(folder):
