@@ -9,7 +9,7 @@
   a folder with train.jsonl      a share of it is held out
     and test.jsonl               the problems of test.jsonl are held out
   hf:owner/name[:config]         a data set on the Hub (`hub`), likewise; if it
-                                 has no test split, its validation split
+                                 has no test split, that of validation (or dev)
 
 In a folder, `train-*.jsonl` and `test-*.jsonl` are read too, in order, and
 `.parquet` if pyarrow is installed. A field is a key of a row; a dot selects a
@@ -42,6 +42,8 @@ from jaxrl_reason.data.row_index import BadRow, Index, key_of, opened, rows
 
 NAME = 'files'
 KINDS = ('jsonl', 'parquet')
+# Splits of the Hub that are held out: the first that a data set has.
+HELDOUT = ('test', 'validation', 'valid', 'val', 'dev')
 
 
 def is_source(text: str) -> bool:
@@ -59,7 +61,7 @@ def paths_of(source: epath.PathLike) -> dict[str, list[epath.Path]]:
   """
   if os.fspath(source).startswith(hub.PREFIX):
     found = hub.files(os.fspath(source))
-    test = found.get('test') or found.get('validation') or []
+    test = next((found[name] for name in HELDOUT if found.get(name)), [])
     found = {'train': found.get('train', []), 'test': test}
     return {k: [epath.Path(p) for p in v] for k, v in found.items()}
   source = epath.Path(source)
@@ -257,7 +259,7 @@ def load(
     ValueError: names file, row, field (`BadRow`), or the split left empty.
     ImportError: Parquet without pyarrow.
   """
-  if not 0 < heldout < 1:
+  if not 0 <= heldout < 1:
     raise ValueError(f'data.files.heldout={heldout}: choose between 0 and 1')
   paths = paths_of(source)
   fields = dict(question=question, answer=answer, solution=solution)

@@ -101,6 +101,7 @@ def of(
     'budgets': sorted(o.budgets),
     'base': loading.full_name(o.base) if o.base else None,
     **{k: getattr(o, k) for k in same},
+    **prompts.day(variant, run_config),
     **forced(o),
     **_repeats(o),
     **chunks,

@@ -25,6 +25,7 @@ from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import conversion, hf, manager, pretrained
 from jaxrl_reason.checkpoints.other_run import begun
 from jaxrl_reason.checkpoints.other_run import split_step as split_step
+from jaxrl_reason.config import Data
 from jaxrl_reason.data import hf_tokenizers, problems
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import (
@@ -69,6 +70,13 @@ def run_of(name: str) -> ml_collections.ConfigDict | None:
   if not path.is_file():  # a checkpoint made by `convert`
     return None
   return ml_collections.ConfigDict(reading.json_object(path))
+
+
+def day_of(run: ml_collections.ConfigDict | None) -> str:
+  """Returns the date that chat templates show: that of a model's run, or the
+  default of `data.day`, so that prompts do not depend on the day of the call.
+  """
+  return run.data.get('day', Data().day) if run else Data().day
 
 
 def full_name(name: str) -> str:

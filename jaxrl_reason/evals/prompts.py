@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxrl_reason.data import chat, mixture, rendering
 from jaxrl_reason.data import problems as problems_lib
-from jaxrl_reason.evals import suites
+from jaxrl_reason.evals import loading, suites
 from jaxrl_reason.evals.loading import Loaded
 from jaxrl_reason.names import choice
 
@@ -120,6 +120,17 @@ def write(
   return Written(ids, stop)
 
 
+def day(variant: Variant, run: Any) -> dict[str, str]:
+  """Returns the setting `day` of prompts that may be in a chat template; {}:
+  plain prompts, and those of a run, whose data fixes the date.
+
+  Args:
+    run: the config of the model's run, or None.
+  """
+  own = variant.template == OWN and run is None
+  return {'day': loading.day_of(run)} if own or variant.template == CHAT else {}
+
+
 def _refuse_chat_flags(variant: Variant, found: Loaded, system, thinking):
   given = {'--system': bool(system), '--thinking': thinking is not None}
   for flag in (flag for flag, is_set in given.items() if is_set):
@@ -160,7 +171,8 @@ def _renderer(
   if name == CHAT:
     if found.texts is None:
       raise ValueError(f'{found.name} began from no folder: no chat template')
-    by_chat = _by_chat(chat.load(found.texts), system, thinking)
+    template = chat.load(found.texts, loading.day_of(found.run))
+    by_chat = _by_chat(template, system, thinking)
     return (lambda e: by_chat(asks.format(question=e['prompt']))), True
   prefix = ''.join(
     found.tokenizer.token_text(i)

@@ -13,6 +13,7 @@ import math
 import os
 import pathlib
 import re
+import shlex
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -135,7 +136,9 @@ def run(o: Options, say: Callable[[str], Any]) -> str:
   _lengths(draft, o, problems, say)
   _batch(draft, o, topology)
   say(trials.reward(draft.config().rl, problems))
-  run_it = f'run --config={o.out} --workdir=runs/{o.out.stem}'
+  paths = {'config': o.out, 'workdir': f'runs/{o.out.stem}'}
+  flags = (f'--{k}={shlex.quote(str(v))}' for k, v in paths.items())
+  run_it = f'run {" ".join(flags)}'
   command = f'{command_lib.program()} {run_it}'
   config_checks.check(draft.config(), 1)
   if topology:

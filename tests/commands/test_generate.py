@@ -12,6 +12,7 @@ from data import hf_folders
 from paths import ROOT
 from small import small_config, small_model
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import generate as generate_command
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.evals import generation as generate
@@ -312,6 +313,13 @@ def test_two_ends_of_a_completion_are_refused(folder):
   given = [f'--model={folder}', '--prompt=2', '--stop=x', '--regex=y']
   with pytest.raises(ValueError, match='--stop and --regex cannot be combined'):
     generate.run(generate_command.parser().parse(given))
+
+
+def test_the_date_of_a_template_is_a_setting(folder):
+  g = load(folder, chat=True)
+  assert g.template.day == config_lib.Data().day
+  assert generate.settings_of(g, {})['day'] == g.template.day
+  assert 'day' not in generate.settings_of(load(folder), {})
 
 
 def test_a_template_beside_chat_is_refused(folder):

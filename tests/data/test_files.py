@@ -229,8 +229,27 @@ def test_missing_names_are_reported(tmp_path):
     files.load(tmp_path / 'nowhere')
   with pytest.raises(ValueError, match='a file is .jsonl or .parquet'):
     files.load(write(tmp_path / 'a.csv', ROWS))
-  with pytest.raises(ValueError, match='data.files.heldout=0'):
+  with pytest.raises(ValueError, match='data.files.heldout=1'):
+    files.load(tmp_path, heldout=1)
+
+
+def test_no_share_is_held_out_beside_a_test_file(tmp_path):
+  write(tmp_path / 'train.jsonl', ROWS[:5])
+  with pytest.raises(ValueError, match='0 held out, with data.files.heldout=0'):
     files.load(tmp_path, heldout=0)
+  write(tmp_path / 'test.jsonl', ROWS[5:8])
+  found = files.load(tmp_path, heldout=0)
+  assert {k: len(x) for k, x in found.items()} == {'train': 5, 'test': 3}
+
+
+@pytest.mark.parametrize('name', ['validation', 'valid', 'val', 'dev'])
+def test_splits_of_the_hub_are_held_out(name, monkeypatch):
+  splits = {'train': ['a.jsonl'], name: ['b.jsonl']}
+  monkeypatch.setattr(files.hub, 'files', lambda source: splits)
+  found = files.paths_of('hf:a/b')
+  assert [p.name for p in found['test']] == ['b.jsonl']
+  splits['test'] = ['c.jsonl']
+  assert [p.name for p in files.paths_of('hf:a/b')['test']] == ['c.jsonl']
 
 
 def test_a_data_section_names_it(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import tiny_recipe
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason.data import chat, pipeline, problems, rendering
+from jaxrl_reason.data import chat, hf_tokenizers, pipeline, problems, rendering
 from jaxrl_reason.evals import prompts
 from jaxrl_reason.run import prepare
 from jaxrl_reason.run.rl import python_tools as hosted
@@ -57,6 +57,23 @@ def test_the_prompts_of_a_mixture_are_those_of_its_sources(tmp_path):
   # A question of another suite has no source.
   with pytest.raises(ValueError, match='data.sources have different prompts'):
     evaluated(c, tokenizer, tmp_path, [{'prompt': '1+1='}])
+
+
+def test_a_date_in_a_template_is_not_that_of_the_call(tmp_path):
+  """Training renders `data.day`; evaluations render the same."""
+  template = "{{ strftime_now('%Y-%m-%d') }}"
+  template += '{% for m in messages %} {{ m.content }}{% endfor %}'
+  folder = hf_folders.byte_level(tmp_path, template)
+  tokenizer, own = hf_tokenizers.load(folder), config_lib.Data().day
+  c = of_folder(tmp_path / 'other', day='2020-01-02')
+  chats = prompts.parse(prompts.CHAT)
+  for run, want in ((None, own), (c, '2020-01-02')):
+    written = evaluated(run, tokenizer, folder, [{'prompt': '1+1='}], 'chat')
+    assert tokenizer.decode(written.ids[0]) == f'{want} 1+1='
+    assert prompts.day(chats, run) == {'day': want}
+  assert prompts.day(prompts.parse(prompts.OWN), None) == {'day': own}
+  plain = prompts.parse('none'), prompts.parse(prompts.OWN)
+  assert [prompts.day(v, c) for v in plain] == [{}, {}]
 
 
 def pairs_of(c, folder):

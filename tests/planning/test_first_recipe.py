@@ -4,6 +4,7 @@ it.
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import types
@@ -102,9 +103,10 @@ def test_a_task_is_verified_inside_the_program(folder):
     'fused', 'countdown', 'char',
   )  # fmt: skip
   config_lib.read(c)
-  c, _ = start(
-    folder, data='countdown', out=folder / 'own.py', reward='mine.py:reward'
-  )
+  out = folder / 'my own.py'
+  c, said = start(folder, data='countdown', out=out, reward='mine.py:reward')
+  command = shlex.split(said.splitlines()[-1])
+  assert command[2:] == [f'--config={out}', '--workdir=runs/my own']
   assert c.rl.path == 'host'
   assert c.rl.rewards.answer.reward == 'mine.py:reward'
 

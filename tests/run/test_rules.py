@@ -422,6 +422,10 @@ EXAMPLES = [
   (sources(difficulty='x'), "sources.a.difficulty='x': must be a number"),
   (sources(name='arithmetik'), "sources.a.name='arithmetik'.*'arithmetic'"),
   (sources(weight=-1), 'sources.a.weight=-1: must be a number of at least 0'),
+  (
+    sources(weight=SCHEDULE | {'at': 5, 'values': 1}),
+    'sources.a.weight=.*must be a number',
+  ),
   (sources(weight=0), 'data.sources.a.weight: all are 0; nothing would be'),
   (sources(weight=SCHEDULE), 'all weights are 0 at step 5'),
   (sources(supervised=False), 'no source of data.sources has supervised=True'),

@@ -212,7 +212,9 @@ def _schedule(weight: Any) -> tuple[list, list] | None:
   """Returns the points and values of a weight; None: it is no weight."""
   at, values = [0], [weight]
   if isinstance(weight, Mapping):
-    at, values = [*weight.get('at', ())], [*weight.get('values', ())]
+    at, values = (weight.get(key) for key in ('at', 'values'))
+    if not all(isinstance(x, list | tuple) for x in (at, values)):
+      return None
     if {*weight} - {'by', 'at', 'values'} or weight.get('by') != 'step':
       return None
   numbers_ = all(_is_number(x) and 0 <= x < 1e9 for x in (*values, *at))
