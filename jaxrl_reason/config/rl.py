@@ -50,7 +50,7 @@ class RL(Training):
 
   read_with = {
     'refill_keep': 'refill_rounds',
-    'demos_when': 'demos',
+    'demos_when demos_prompt': 'demos',
     'invalid_limit': 'path=host',
     'role_adapters': 'lora.rank',
   }
@@ -146,6 +146,10 @@ class RL(Training):
   # Samples of each problem that the reference solution replaces.
   demos: CountOrNone = 0
   demos_when: str = 'always'  # always; failed: only if no sample was correct
+  # Prompt with {prompt}, {solution} and {answer}, under which the policy
+  # samples the demonstrations. They are trained on under the problem (ExPO).
+  # '': the reference solution is the demonstration.
+  demos_prompt: str = ''
   critic: Critic = Critic()
   # Policy in the denominator of ratios. trainer: the policy before the updates
   # of a batch; with several updates per batch this needs a scoring pass, and
@@ -202,6 +206,7 @@ class RL(Training):
     rounds run.
     """
     again = self.hints.room > 0 and self.hints.when == 'failed'
+    again = again or bool(self.demos_prompt)
     rounds = (1 + self.refill_rounds) * (1 + again)
     groups = (self.prompts + self.extra.groups) * rounds
     return groups + bool(self.propose) * self.rows
@@ -209,7 +214,13 @@ class RL(Training):
   @property
   def reads_solutions(self) -> bool:
     """Returns True if the rl stage reads reference solutions."""
-    return bool(self.demos or self.hints.room)
+    return bool(self.demos and not self.demos_prompt or self.hints.room)
+
+  @property
+  def demos_after(self) -> bool:
+    """Returns whether demonstrations replace samples after verification."""
+    late = self.demos_when == 'failed' or bool(self.demos_prompt)
+    return self.demos > 0 and late
 
   @property
   def updates(self) -> int:

@@ -1,6 +1,8 @@
-"""The prompt under which a teacher scores (`rl.teacher.prompt`), as a row.
+"""Prompts that contain more than the problem, such as its solution: under which
+a teacher scores (`rl.teacher.prompt`), and under which the policy samples
+demonstrations (`rl.demos_prompt`).
 
-Some fields of the template depend on the verdicts of the step. A row then has
+Some fields of a teacher's prompt depend on the verdicts of the step. A row has
 the tokens of all texts that it may need, and `teacher_valid` is int8: for each
 token the condition under which the prompt has it, or the place of a text that
 only the step knows. `rollouts.feedback` assembles the prompt from the row:
@@ -53,29 +55,56 @@ def row(index: int, example: dict, tokenizer, c: Teacher, room: int) -> dict:
     ValueError: names the example that does not fit.
   """
   what = f'{example["task"]} example {index}: rl.teacher.prompt'
+  limit = 'rl.teacher.prompt_len', c.prompt_len
+  if not fields(c.prompt):
+    padded = _of_example(example, tokenizer, c.prompt, what, *limit)
+    return {f'teacher_{name}': x for name, x in padded.items()}
   before, after = _around(example, what)
 
   def encode(text: str) -> list[int]:
-    return tokenizer.encode(filled(text))
-
-  def filled(text: str) -> str:
-    return FIELDS.sub(lambda found: str(example[found[1]]), text)
+    return tokenizer.encode(_filled(text, example))
 
   names = FEEDBACK.findall(c.prompt)
-  if not names:
-    ids = tokenizer.encode(before + filled(c.prompt) + after)
-    _refuse_longer(len(ids), c.prompt_len, what)
-    padded = left_padded(ids, c.prompt_len)
-    return {f'teacher_{name}': x for name, x in padded.items()}
   # Example texts may contain braces, so the template is split before them.
-  texts = [filled(text) for text in FEEDBACK.split(c.prompt)[::2]]
+  texts = [_filled(text, example) for text in FEEDBACK.split(c.prompt)[::2]]
   texts[0], texts[-1] = before + texts[0], texts[-1] + after
   pieces = [(ALWAYS, tokenizer.encode(texts[0]))]
   for name, text in zip(names, texts[1:]):
     pieces += _alternatives(name, encode, c)
     pieces.append((ALWAYS, tokenizer.encode(text)))
-  _refuse_longer(_longest(pieces, room), c.prompt_len, what)
+  _refuse_longer(_longest(pieces, room), what, *limit)
   return _joined(pieces, c.prompt_len)
+
+
+def explained_row(
+  index: int, example: dict, tokenizer, template: str, length: int
+) -> dict:
+  """Returns the prompt under which demonstrations are sampled, for one example.
+
+  Args:
+    template: of `rl.demos_prompt`.
+    length: P, columns.
+
+  Raises:
+    ValueError: names the example that does not fit.
+  """
+  what = f'{example["task"]} example {index}: rl.demos_prompt'
+  limit = 'data.prompt_len', length
+  return _of_example(example, tokenizer, template, what, *limit)
+
+
+def _of_example(
+  example: dict, tokenizer, template: str, what: str, key: str, length: int
+) -> dict:
+  """Returns tokens and valid of a prompt that depends on the example alone."""
+  before, after = _around(example, what)
+  ids = tokenizer.encode(before + _filled(template, example) + after)
+  _refuse_longer(len(ids), what, key, length)
+  return left_padded(ids, length)
+
+
+def _filled(text: str, example: dict) -> str:
+  return FIELDS.sub(lambda found: str(example[found[1]]), text)
 
 
 def _around(example: dict, what: str) -> tuple[str, str]:
@@ -112,12 +141,9 @@ def _longest(pieces: list[tuple[int, list[int]]], room: int) -> int:
   return max(int(longest), sum(len(ids) for _, ids in pieces))
 
 
-def _refuse_longer(n: int, prompt_len: int, what: str) -> None:
-  if n > prompt_len:
-    raise ValueError(
-      f'{what} has {n} tokens and rl.teacher.prompt_len is {prompt_len}: '
-      'raise it'
-    )
+def _refuse_longer(n: int, what: str, key: str, length: int) -> None:
+  if n > length:
+    raise ValueError(f'{what} has {n} tokens and {key} is {length}: raise it')
 
 
 def _joined(pieces: list[tuple[int, list[int]]], length: int) -> dict:

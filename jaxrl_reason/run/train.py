@@ -95,7 +95,7 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
   )
   for own in (p.config for p in planned if p.kind == 'rl'):
     rewarding.check(own.rl, own.data, problems, tokenizer)
-    sources.check(own.rl, own.data, problems)
+    sources.check(own.rl, own.data, problems, tokenizer)
     teachers.check(own.rl.teacher, own.data, problems, tokenizer)
     reward_models.check(own.rl.reward_model.weights, tokenizer)
   compiled = compile_log.Log()

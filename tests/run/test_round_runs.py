@@ -13,12 +13,14 @@ REFILL = {'rl.refill_rounds': 2, 'rl.filter': 'dead_groups'}
 HINTS = {'rl.hints.room': 4, 'rl.hints.when': 'failed'}
 REPLAY = {'rl.replay.rows': 32, 'rl.replay.capacity': 32}
 DEMOS = {'rl.demos': 1, 'rl.demos_when': 'failed', 'rl.algorithm': 'luffy'}
+EXPLAINED = DEMOS | {'rl.demos_prompt': '{answer}{prompt}'}
 KINDS = {
   'hints, refill and replay': {
     **HINTS, **REFILL, **REPLAY, 'rl.refill_keep': True,
     'rl.old_logp': 'sampler',
   },
   'demonstrations and refill': {**DEMOS, **REFILL},
+  'explanations and refill': {**EXPLAINED, **REFILL},
   'extra samples and replay': {
     **REPLAY, 'rl.extra.groups': 8, 'rl.old_logp': 'sampler',
   },
@@ -26,6 +28,7 @@ KINDS = {
 REPORTED = {
   'hints, refill and replay': ('hints/failed', 'refill/rounds', 'replay/used'),
   'demonstrations and refill': ('demos/groups', 'refill/rounds'),
+  'explanations and refill': ('demos/found', 'refill/rounds'),
   'extra samples and replay': ('extra/problems', 'replay/used'),
 }
 

@@ -9,6 +9,7 @@ from jaxrl_reason.config import rules
 from jaxrl_reason.run.checks import config_checks
 
 DEMOS = {'rl.algorithm': 'luffy', 'rl.demos': 1}
+EXPLAIN = DEMOS | {'rl.demos_prompt': '{prompt}{answer}'}
 FAILED = DEMOS | {'rl.demos_when': 'failed'}
 SAMPLER = {'rl.old_logp': 'sampler'}
 STALE = SAMPLER | {'rl.path': 'host', 'rl.staleness': 1}
@@ -526,6 +527,13 @@ EXAMPLES = [
   ({'rl.samples': 1}, 'rl.samples=1: .*group_zscore.*reinforce'),
   ({'rl.demos': 8}, 'rl.demos=8 leaves no sample'),
   (DEMOS | {'rl.demos_when': 'never'}, "rl.demos_when='never': choose"),
+  (DEMOS | {'rl.demos_prompt': '{answer}'}, 'lacks {prompt}, the problem'),
+  (DEMOS | {'rl.demos_prompt': '{prompt}'}, 'only with {answer} or {solution}'),
+  (
+    DEMOS | {'rl.demos_prompt': '{prompt}{answer}{sample}'},
+    'the other fields are of a teacher',
+  ),
+  (EXPLAIN | {'rl.chunks.tokens': 8}, 'chunks.tokens=8 and rl.demos_prompt=.*'),
   (FAILED | STALE, "rl.staleness=1 and rl.demos_when='failed'"),
   (FAILED | {'rl.extra.groups': 32}, 'rl.extra.groups=32 and rl.demos_when='),
   (FAILED | REPLAY, "rl.replay.rows=8 and rl.demos_when='failed'"),

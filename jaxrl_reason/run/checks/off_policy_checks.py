@@ -10,6 +10,8 @@ trained policy.
 
 from jaxrl_reason import losses
 from jaxrl_reason.config import RL, rules
+from jaxrl_reason.data import informed_prompts
+from jaxrl_reason.rollouts import rescue
 from jaxrl_reason.update.learner import LOGLINEAR
 
 # Settings that weigh a token by proximal / sampler.
@@ -143,5 +145,59 @@ def old_logp_rules(c: RL, objective: losses.Objective) -> rules.Rows:
       and c.hints.room
       and c.hints.when == 'failed'
       and c.hints.when,
+    ),
+  )
+
+
+def demo_rules(c: RL, objective: losses.Objective) -> rules.Rows:
+  off_policy = (
+    f': rl.algorithm={c.algorithm!r} has no loss of tokens that the policy did '
+    'not sample; set rl.loss.offpolicy to luffy, rl_plus or sft'
+  )
+  reads = 'is_offpolicy' in losses.needs(objective)
+  learns = reads and not objective.drop_offpolicy
+  late, prompt = c.demos_after, c.demos_prompt
+  key = f'rl.demos_when={c.demos_when!r}'
+  key = f'rl.demos_prompt={prompt!r}' if prompt else key
+  fields = {*informed_prompts.FIELDS.findall(prompt)}
+  return (
+    (
+      c.demos >= c.samples,
+      f'rl.demos={c.demos} leaves no sample of rl.samples={c.samples}; set it '
+      'lower',
+    ),
+    rules.choice('rl.demos_when', c.demos_when, rescue.WHEN),
+    (
+      prompt and 'prompt' not in fields,
+      f'{key} lacks {{prompt}}, the problem: write it in',
+    ),
+    (
+      prompt and not fields & {'solution', 'answer'},
+      f'{key} has more than the problem only with {{answer}} or {{solution}}: '
+      'write one of them in',
+    ),
+    (
+      informed_prompts.fields(prompt),
+      f'{key} may have {{prompt}}, {{solution}} and {{answer}} only: the other '
+      'fields are of a teacher; remove them',
+    ),
+    *rules.apart(
+      f' and {key} cannot be combined; set one of them to its default',
+      rl__extra__groups=late and c.extra.groups,
+      rl__replay__rows=late and c.replay.rows,
+      rl__staleness=late and c.staleness,
+      rl__replay_routes=late and c.replay_routes,
+      rl__turns__env=late and c.turns.env,
+      rl__chunks__tokens=prompt and c.chunks.tokens,
+    ),
+    *rules.apart(
+      off_policy,
+      rl__hints__learn=not learns and c.hints.learn,
+      rl__demos=not reads and c.demos,
+    ),
+    (
+      reads and not (c.demos or c.hints.learn),
+      f'rl.algorithm={c.algorithm!r} learns from demonstrations: set '
+      'rl.demos=1 or more, or rl.hints.learn=True',
     ),
   )

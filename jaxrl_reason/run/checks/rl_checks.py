@@ -2,8 +2,8 @@
 
 from jaxrl_reason import losses
 from jaxrl_reason.config import RL, Data, rules
-from jaxrl_reason.rollouts import in_flight, rescue
-from jaxrl_reason.run.checks import teacher_checks
+from jaxrl_reason.rollouts import in_flight
+from jaxrl_reason.run.checks import off_policy_checks, teacher_checks
 from jaxrl_reason.run.rl import chunk_settings as chunks
 from jaxrl_reason.run.rl import (
   generation_settings,
@@ -30,8 +30,9 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
     ValueError: names the key.
   """
   needs = losses.needs(objective)
-  of_loss = group_rules, likelihood_rules, role_rules, demo_rules
-  for table in (*of_loss, reward_functions.answer_rules):
+  of_loss = group_rules, likelihood_rules, role_rules
+  others = off_policy_checks.demo_rules, reward_functions.answer_rules
+  for table in (*of_loss, *others):
     rules.refuse(table, c, objective)
   for table in (old_logp_rules, temperature_rules, region_rules):
     rules.refuse(table, c, needs)
@@ -68,43 +69,6 @@ def group_rules(c: RL, objective: losses.Objective) -> rules.Rows:
       f'rl.samples=1: rl.algorithm={c.algorithm!r} compares the samples of a '
       f'problem (advantage={name!r}), and is 0 for one alone; use 2 or more, '
       'or another rl.loss.advantage (reinforce)',
-    ),
-  )
-
-
-def demo_rules(c: RL, objective: losses.Objective) -> rules.Rows:
-  off_policy = (
-    f': rl.algorithm={c.algorithm!r} has no loss of tokens that the policy did '
-    'not sample; set rl.loss.offpolicy to luffy, rl_plus or sft'
-  )
-  reads = 'is_offpolicy' in losses.needs(objective)
-  learns = reads and not objective.drop_offpolicy
-  rescues = c.demos and c.demos_when == 'failed'
-  return (
-    (
-      c.demos >= c.samples,
-      f'rl.demos={c.demos} leaves no sample of rl.samples={c.samples}; set it '
-      'lower',
-    ),
-    rules.choice('rl.demos_when', c.demos_when, rescue.WHEN),
-    *rules.apart(
-      f' and rl.demos_when={c.demos_when!r} cannot be combined; set one of '
-      'them to its default',
-      rl__extra__groups=rescues and c.extra.groups,
-      rl__replay__rows=rescues and c.replay.rows,
-      rl__staleness=rescues and c.staleness,
-      rl__replay_routes=rescues and c.replay_routes,
-      rl__turns__env=rescues and c.turns.env,
-    ),
-    *rules.apart(
-      off_policy,
-      rl__hints__learn=not learns and c.hints.learn,
-      rl__demos=not reads and c.demos,
-    ),
-    (
-      reads and not (c.demos or c.hints.learn),
-      f'rl.algorithm={c.algorithm!r} learns from demonstrations: set '
-      'rl.demos=1 or more, or rl.hints.learn=True',
     ),
   )
 

@@ -93,7 +93,8 @@ def group_shapes(
     asked = Prompts(tokens, tokens > 0, ids, {})
     if c.hints.learn:
       asked = asked.replace(forced=tokens > 0)
-    if c.hints.room and c.hints.when == 'failed':
+    again = c.hints.room and c.hints.when == 'failed'
+    if again or c.demos_prompt:
       asked = asked.replace(train_tokens=tokens, train_valid=tokens > 0)
     if 'pass_rate' in learn.needs:
       asked = asked.replace(pass_rate=jnp.zeros(b))

@@ -21,7 +21,7 @@ def generation(c: RL, data: Data, model: Model, tokenizer) -> Generation:
     model=model,
     n_samples=c.samples,
     max_new=data.completion_len,
-    demos=c.demos if c.demos_when == 'always' else 0,
+    demos=0 if c.demos_after else c.demos,
     slots=c.slots,
     segments=c.cache_segments,
     routes=c.replay_routes,

@@ -27,8 +27,7 @@ def in_one_pass(c: RL) -> bool:
   policy, or if it reads the states of all tokens.
   """
   rounds = c.hints.room or c.extra.groups or c.refill_rounds or c.replay.rows
-  rescues = c.demos and c.demos_when == 'failed'
-  other = rounds or rescues or c.waiting or c.probe.token_weight
+  other = rounds or c.demos_after or c.waiting or c.probe.token_weight
   return bool(c.probe.rate and rewards_of(c) and not other)
 
 

@@ -13,7 +13,12 @@ import numpy as np
 from jaxrl_reason import hosts, losses, sharding
 from jaxrl_reason.base import Prompts
 from jaxrl_reason.config import RL, Data
-from jaxrl_reason.data import controllers, pipeline
+from jaxrl_reason.data import (
+  controllers,
+  informed_prompts,
+  lengths,
+  pipeline,
+)
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.rewards.kernels import likelihood
 from jaxrl_reason.rollouts import (
@@ -36,13 +41,20 @@ from jaxrl_reason.verifiers.pool import VerifierPool
 from jaxrl_reason.verifiers.verdict import Verdict
 
 
-def check(rl: RL, data: Data, problems: Problems) -> None:
+def check(rl: RL, data: Data, problems: Problems, tokenizer) -> None:
   """Refuses settings that need problems to recur, or a pool to move, if they
   cannot.
 
   Raises:
     ValueError: names the key.
   """
+  if rl.demos_prompt:
+    own = tokenizer, rl.demos_prompt, data.prompt_len
+
+    def encode(i, example):
+      return informed_prompts.explained_row(i, example, *own)
+
+    lengths.check_encoded(problems, data, encode)
   c, endless = rl.replay, len(problems.train) >= pipeline.ENDLESS
   if 'pass_rate' in losses.needs(rl.objective(data.completion_len)):
     for i in range(1 if endless else len(problems.train)):
@@ -83,7 +95,9 @@ def kinds_of_rounds(c: RL) -> tuple[Rounds, ...]:
   """
   keeps, h, r = filters.make(c.filter, c.filter_args), c.hints, c.replay
   kinds = []
-  if c.demos and c.demos_when == 'failed':
+  if c.demos_prompt:
+    kinds.append(rescue.Explained(c.demos, c.demos_when))
+  elif c.demos_after:
     kinds.append(rescue.Rescue(c.demos))
   if h.room:
     share = h.by, tuple(h.at), tuple(h.share)
