@@ -102,7 +102,7 @@ def _qkv(x, p, c: Config, angles):
     if name != 'v' and c.qk_norm_over == 'projection':
       flat = y.reshape(*y.shape[:-2], -1)
       y = norm(flat, p, name + '_norm', c).reshape(y.shape)
-    if c.qk_norm_over == 'head':
+    if c.qk_norm_over in ('head', 'own head'):
       y = norm(y, p, name + '_norm', c)
     if name != 'v' and angles is not None:
       y = _turned(y, c, angles, name == 'q')

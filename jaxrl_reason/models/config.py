@@ -68,7 +68,8 @@ class Config:
   norm_place: str = 'pre'
   norm_centered: bool = False  # norms subtract the mean (Cohere)
   norm_offset: float = 0.0  # added to norm weights: 1 in Gemma
-  # head; projection: all heads (OLMo 2); rotated: after rotation (Hunyuan).
+  # head; own head: with weights for each head (Cohere); projection: all heads
+  # (OLMo 2); rotated: after rotation (Hunyuan).
   qk_norm_over: str = 'head'
   query_scale: float = 0.0  # of attention scores; 0: head_dim**-0.5
   attention_cap: float = 0.0  # scores become cap * tanh(scores / cap)

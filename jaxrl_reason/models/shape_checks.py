@@ -17,7 +17,7 @@ CHOICES = {
   'activation': tuple(layers.ACTIVATIONS),
   'numerics': tuple(NUMERICS),
   'norm_place': ('pre', 'post', 'sandwich', 'parallel'),
-  'qk_norm_over': ('head', 'projection', 'rotated'),
+  'qk_norm_over': ('head', 'own head', 'projection', 'rotated'),
   'router': ('softmax', 'sigmoid'),
   'delta_rule': ('delta', delta.MAMBA),
 }

@@ -152,15 +152,23 @@ def _attention(c: Config, depth: float, stack: str) -> dict:
   if c.sinks:
     attn['sinks'] = spec.Spec((q,), ('heads',), 'zeros')
   if c.qk_norm:
-    over = c.qk_norm_over == 'projection'
-    attn |= {
-      'q_norm': _norm(c, None, q * h if over else h),
-      'k_norm': _norm(c, None, k * h if over else h),
-    }
+    attn |= _qk_norms(c, (q, k), h)
   absent = ('k', 'v') if stack in READINGS else ()
   if stack in WIDES and c.keys_as_values:
     absent = *absent, 'v'
   return {k: s for k, s in attn.items() if k.partition('_')[0] not in absent}
+
+
+def _qk_norms(c: Config, heads: tuple[int, int], h: int) -> dict:
+  """Returns the specs of the norms of queries and keys."""
+  out = {}
+  for n, axis in zip(heads, ('heads', 'kv_heads')):
+    over = c.qk_norm_over == 'projection'
+    norm = _norm(c, None, n * h if over else h)
+    if c.qk_norm_over == 'own head':
+      norm = spec.Spec((n, h), (axis, None), norm.init)
+    out['q_norm' if axis == 'heads' else 'k_norm'] = norm
+  return out
 
 
 def _mlp(c: Config, depth: float, f: int, experts: int = 0) -> dict:

@@ -78,6 +78,9 @@ FAMILIES = {
     num_hidden_layers=5, head_dim=6, sliding_window=5, logit_scale=0.3
   ),
 }
+FAMILIES['cohere'] = dict(
+  num_hidden_layers=5, head_dim=6, use_qk_norm=True, logit_scale=0.3
+)
 FAMILIES['qwen3_next'] = dict(
   num_hidden_layers=5,
   head_dim=12,
@@ -254,6 +257,7 @@ DENSE = (
   'hunyuan_v1_dense',
   'ministral3',
   'apertus',
+  'cohere',
   'cohere2',
   'gemma4_text',
 )

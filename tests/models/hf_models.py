@@ -441,6 +441,16 @@ CASES = {
       rope_parameters=dict(rope_type='default', rope_theta=100.0),
     ),
   ),
+  'cohere': (
+    'Cohere',
+    dict(
+      vocab_size=70,
+      use_qk_norm=True,
+      attention_bias=True,
+      logit_scale=0.3,
+      rope_parameters=dict(rope_type='default', rope_theta=100.0),
+    ),
+  ),
   'cohere2': (
     'Cohere2',
     dict(
@@ -601,6 +611,7 @@ ODD_CASES['llama4'] = dict(
   attention_bias=True,
   tie_word_embeddings=True,
 )
+ODD_CASES['cohere'] = dict(attention_bias=False, tie_word_embeddings=False)
 ODD_CASES['smollm3'] = dict(no_rope_layer_interval=4)
 
 

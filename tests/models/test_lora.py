@@ -284,7 +284,7 @@ def test_peft_reads_the_adapters(tmp_path, rslora):
 @pytest.mark.parity
 @pytest.mark.parametrize(
   'name',
-  'phi3 lfm2 granite4 nemotron_h falcon_h1 gemma4_e2b llama4'.split(),
+  'phi3 lfm2 granite4 nemotron_h falcon_h1 gemma4_e2b llama4 cohere'.split(),
 )
 def test_peft_reads_the_adapters_of_fused_tensors(name, tmp_path):
   peft = pytest.importorskip('peft')

@@ -31,6 +31,7 @@ from typing import Any
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.families import (
   apertus,
+  cohere,
   cohere2,
   deepseek_v3,
   dots1,
@@ -118,6 +119,7 @@ FAMILIES = {
   'nemotron_h': nemotron_h,
   'falcon_h1': falcon_h1,
   'cohere2': cohere2,
+  'cohere': cohere,
   'llama4_text': llama4_text,
   'qwen3_vl_text': qwen3_vl,
   'qwen3_5_text': qwen3_5,

@@ -3,6 +3,7 @@ without biases, windows with rotary positions and full layers without.
 """
 
 from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.families import cohere
 from jaxrl_reason.models.parts.rope import NOPE
 from jaxrl_reason.models.published import keys, ropes, tensors
 
@@ -30,23 +31,12 @@ def read(h: dict) -> dict:
   windows = keys.windows(h, types)
   of_layer = windows.get('windows', (0,) * n)
   return (
-    {
-      'norm_place': 'parallel',
-      'norm_centered': True,
-      'norm_eps': h['layer_norm_eps'],
-      'logit_divisor': 1 / h['logit_scale'],
-      'rope_interleaved': True,
-      'rope_of_layer': tuple(0 if w else NOPE for w in of_layer),
-    }
+    cohere.parallel(h)
     | windows
-    | keys.biases(h)
+    | {'rope_of_layer': tuple(0 if w else NOPE for w in of_layer)}
     | ropes.fields(h)
   )
 
 
 def write(c: Config) -> dict:
-  return (
-    keys.write_biases(c)
-    | keys.write_windows(c)
-    | {'layer_norm_eps': c.norm_eps, 'logit_scale': 1 / c.logit_divisor}
-  )
+  return cohere.write_parallel(c) | keys.write_windows(c)

@@ -17,7 +17,6 @@ UNIFIED = (
 ENCODER = 'encoders are not supported, only causal language models'
 FAMILIES = {
   'bert': ENCODER,
-  'cohere': 'norms on q and k of Command R are not supported',
   'deepseek_v2': LATENT,
   'deepseek_v32': LATENT,
   'falcon_mamba': RECURRENT,
