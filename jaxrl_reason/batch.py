@@ -236,6 +236,17 @@ def length_by_verdict(batch: Batch) -> Metrics:
   return {'length_right': mean(right), 'length_wrong': mean(~right)}
 
 
+def policy_lag(batch: Batch, step: jax.Array) -> jax.Array:
+  """Averages the updates between the weights that sampled a token and step, f32
+  [], over the trained tokens that the policy sampled.
+  """
+  own = batch.mask
+  if batch.is_offpolicy is not None:
+    own = own & ~batch.is_offpolicy
+  lag = jnp.where(own, step - batch.version, 0)
+  return lag.sum() / jnp.maximum(own.sum(), 1)
+
+
 def reward_correlation(batch: Batch) -> Metrics:
   """Correlates the reward with correctness, by the first reward part, over the
   samples of a problem: both minus their means over the group. NaN if either is

@@ -62,7 +62,7 @@ from jaxrl_reason.losses.critic import (
 )
 from jaxrl_reason.losses.defaults import ADVANTAGES, DEFAULTS
 from jaxrl_reason.losses.diagnostics import (
-  clip_metrics, combine, gap_metrics, ratio_metrics, summarize,
+  clip_metrics, combine, gap_metrics, over_updates, ratio_metrics, summarize,
 )
 from jaxrl_reason.losses.distillation import (
   DIVERGENCES, Distill, divergence, likeliest, stored_divergence, teach,
@@ -150,7 +150,8 @@ __all__ = [
   'low_entropy_tokens', 'masked_mean', 'masked_var', 'maxrl', 'mean_logp',
   'mirror_descent',
   'needs', 'next_coefs', 'normalise', 'o1_pruner_reward', 'off_policy_rows',
-  'optimal_token', 'optimal_value', 'orpo', 'passk', 'pear', 'pkpo',
+  'optimal_token', 'optimal_value', 'orpo', 'over_updates', 'passk', 'pear',
+  'pkpo',
   'policy_loss',
   'positives', 'ppo_clip', 'prime', 'proximal_logp', 'random_tokens', 'rank',
   'ratio_metrics', 'reinforce', 'reinforce_rej', 'rejection_weight',

@@ -39,6 +39,17 @@ def token_share(x: Array, mask: Array, denominators: Sums) -> jax.Array:
   return safe_divide(total, denominators['tokens'])
 
 
+def sampled_share(x: Array, mask: Array, denominators: Sums) -> jax.Array:
+  """Computes the sum over the mask / the batch's tokens that the policy
+  sampled: a mean without demonstrations.
+
+  Args:
+    mask: [N, T], without tokens of another policy.
+  """
+  sampled = denominators.get('sampled', denominators['tokens'])
+  return token_share(x, mask, {'tokens': sampled})
+
+
 def shares(mask: Array, denominators: Sums, **values: Array) -> Metrics:
   """Computes `token_share` of every value, by its name."""
   return {k: token_share(x, mask, denominators) for k, x in values.items()}
@@ -148,6 +159,21 @@ def summarize(metrics: Metrics) -> Metrics:
   names = {k: k.replace('nll', 'ppl') for k in ('nll', 'nll_sampler')}
   exps = {name: safe_exp(out[k]) for k, name in names.items() if k in out}
   return out | exps
+
+
+def over_updates(metrics: Metrics, trained: Array) -> Metrics:
+  """Averages stacked metrics over the updates that trained (`_max`: the max);
+  0 if none did.
+
+  Args:
+    metrics: [..] each, by the updates.
+    trained: bool [..], whether an update has a token.
+  """
+  n = jnp.maximum(trained.sum(), 1)
+  return {
+    k: v.max() if k.endswith('_max') else (v * trained).sum() / n
+    for k, v in metrics.items()
+  }
 
 
 def combine(metrics: Metrics) -> Metrics:

@@ -39,7 +39,7 @@ from jaxrl_reason.losses.arrays import (
   safe_exp,
   stop,
 )
-from jaxrl_reason.losses.diagnostics import token_share
+from jaxrl_reason.losses.diagnostics import sampled_share, token_share
 from jaxrl_reason.losses.objective_part import Part, flat_names
 
 
@@ -175,8 +175,18 @@ class KL(Part):
 
   def __call__(self, arrays):
     first = self.max if self.max_on == 'estimate' else None
-    logp, other, mask = self.take(arrays)[:3]
+    logp, other, _ = self.take(arrays)[:3]
+    mask = self.compared(arrays)
     return kl_penalty(logp, other, self.estimator, mask=mask, kl_max=first)
+
+  def compared(self, arrays: Arrays) -> Array:
+    """Returns the mask of tokens with log-probs of both policies, [N, T]: the
+    sampler has none of `is_offpolicy` tokens, whose KL is 0.
+    """
+    mask, others = arrays['mask'], arrays.get('is_offpolicy')
+    if self.to != 'sampler' or others is None:
+      return mask
+    return as_mask(mask) & ~as_mask(others)
 
   def weigh(self, kl: jax.Array, arrays: Arrays) -> jax.Array:
     """Computes the weighted KL per token for the loss."""
@@ -198,7 +208,8 @@ class KL(Part):
     """Computes the mean penalty, and the mean estimate as a metric."""
     kl, mask = self(arrays), arrays['mask']
     loss = mean(self.weigh(kl, arrays), mask, denominators)
-    return loss, {'kl': token_share(kl, mask, denominators)}
+    mean_of = sampled_share if self.to == 'sampler' else token_share
+    return loss, {'kl': mean_of(kl, mask, denominators)}
 
   def cost(self, sampled: Array, ref_logp: Array, mask: Array) -> jax.Array:
     """Computes the KL cost in reward of each token, [N, T]; no gradient."""

@@ -106,6 +106,7 @@ def advantages(
   sampler_logp: Array | None = None,
   sum_p_squared: Array | None = None,
   token_weight: Array | None = None,
+  is_offpolicy: Array | None = None,
   key: Array | None = None,
 ) -> jax.Array:
   """Computes advantages [N] or [N, T], float32, without gradient.
@@ -119,7 +120,8 @@ def advantages(
       statistic, as rows with a reward that is not finite.
     logp: [N, T], replaces `old_logp` if the policy was not updated.
     token_weight: [N, T], for 'optimal_token' with samples of another policy;
-      None: the weights of the settings' correction, if they have one.
+      None: the weights of the settings' correction, if they have one, which
+      are 0 for tokens with a loss of their own (`is_offpolicy`).
     key: for advantages with random choices; the built-in ones have none.
     others: arrays that some settings need; `needs` names them.
   """
@@ -133,7 +135,8 @@ def advantages(
   if (
     o.correction and token_weight is None and 'token_weight' in o.advantage.also
   ):
-    arrays['token_weight'] = o.correction.of_batch(arrays)
+    own = {**arrays, 'mask': _sampled(o, mask, is_offpolicy)}
+    arrays['token_weight'] = o.correction.of_batch(own)
   if o.kl is not None and o.kl.where == 'reward':
     arrays |= charge_kl(o, arrays, o.advantage)
   adv = o.advantage(arrays)
@@ -182,15 +185,17 @@ def denominators(
 
   A dict of scalars: 'tokens', 'rows', 'nonempty', 'length', and if the settings
   need them 'weights' and 'weight_tokens' (sum and number of the correction
-  weights) and 'sft_tokens'. Tokens with a loss of their own (`is_offpolicy`)
-  have no weight. Inside `shard_map`, `axis_name` adds over the mesh axis.
+  weights), 'sft_tokens', and 'sampled', the tokens without a loss of their own
+  (`is_offpolicy`); the others have no weight. Inside `shard_map`, `axis_name`
+  adds over the mesh axis.
   """
   o, arrays = objective_of(settings), checked(locals())
   arrays['at_sampling'] = old_logp
-  own = arrays
-  if o.offpolicy is not None and is_offpolicy is not None:
-    own = {**arrays, 'mask': as_mask(mask) & ~as_mask(is_offpolicy)}
+  sampled = _sampled(o, mask, is_offpolicy)
+  own = {**arrays, 'mask': sampled}
   sums = [part.sums(own) for part in o.weights]
+  if sampled is not mask:
+    sums.append({'sampled': row_count(sampled).sum()})
   sums += [part.sums(arrays) for part in o.terms.values()]
   sums = {name: x for more in sums for name, x in more.items()}
   length = o.aggregation.length
@@ -210,9 +215,11 @@ def select_tokens(
   ref_logp: Array | None = None,
   sampler_logp: Array | None = None,
   teacher_kl: Array | None = None,
+  is_offpolicy: Array | None = None,
 ) -> dict[str, jax.Array]:
   """Makes the token choices that depend on the whole batch: dict of [N, T]
-  bool.
+  bool. Tokens with a loss of their own (`is_offpolicy`) are in no choice for
+  the policy's loss.
 
   Pass slices of it to `policy_loss(selected=..)`; otherwise each call selects
   among its own rows. Empty unless `needs` has 'selected'. The arrays are those
@@ -222,7 +229,8 @@ def select_tokens(
   reads = {name for p in o.select.values() for name in (*p.reads, *p.also)}
   arrays |= _anchors(o, arrays, 'old_logp' in reads)
   arrays |= dict(key=key, entropy=stop(entropy))
-  out = {name: part(arrays) for name, part in o.select.items()}
+  own = {**arrays, 'mask': _sampled(o, arrays['mask'], is_offpolicy)}
+  out = {name: part(own) for name, part in o.select.items()}
   if o.entropy is not None and o.entropy.share is not None:
     entropy, share = required(arrays, 'entropy'), o.entropy.share
     out['entropy_bonus'] = top_entropy_tokens(
@@ -290,7 +298,7 @@ def policy_loss(
   if selected is None and 'selected' in o.needs:
     chosen = dict(entropy=entropy, key=key, group=group, old_logp=old_logp)
     chosen |= dict(ref_logp=ref_logp, sampler_logp=sampler_logp)
-    chosen |= dict(teacher_kl=teacher_kl)
+    chosen |= dict(teacher_kl=teacher_kl, is_offpolicy=is_offpolicy)
     selected = select_tokens(o, logp, adv, mask, **chosen)
   arrays |= _ratio_arrays(o, arrays) | (selected or {})
   if o.offpolicy is None:
@@ -303,7 +311,8 @@ def policy_loss(
   metrics['nonfinite_tokens'] = diagnostics.impossible(mask, arrays['mask'], d)
   metrics |= diagnostics.policy_metrics(o, own, d)
   if entropy is not None:
-    metrics['entropy'] = diagnostics.token_share(entropy, mask, d)
+    sampled = _sampled(o, mask, is_offpolicy)
+    metrics['entropy'] = diagnostics.sampled_share(entropy, sampled, d)
   if teacher_logp is not None:  # the k1 estimate
     gap = keep(arrays['mask'], logp) - keep(arrays['mask'], teacher_logp)
     metrics['teacher_kl'] = diagnostics.token_share(gap, arrays['mask'], d)
@@ -351,6 +360,13 @@ def _anchors(o, arrays, reads_old):
   if reads_old and o.ratio_to != 'old':
     out['old_logp'] = required(arrays, o.ratio_to + '_logp')
   return out
+
+
+def _sampled(o, mask, is_offpolicy):
+  """Returns the mask of the tokens without a loss of their own."""
+  if o.offpolicy is None or is_offpolicy is None:
+    return mask
+  return as_mask(mask) & ~as_mask(is_offpolicy)
 
 
 def _with_others(o, arrays, d):

@@ -26,8 +26,8 @@ https://arxiv.org/abs/2502.03373, over tokens.
 
 Terms are added after the filter, as the overlong penalty is, and statistics are
 of the rewards without them. Lengths are in tokens that the
-policy sampled: a demonstration has length 0, and no term or statistic of length
-counts it.
+policy sampled: a demonstration has length 0, and no term or statistic counts
+it.
 """
 
 import dataclasses
@@ -139,9 +139,10 @@ class Shaping(Part):
         .get(mode='fill', fill_value=0)
       )
       bonus = self.historical / jnp.sqrt(1.0 + count)
-      out['historical'] = jnp.where(b.answer_id >= 0, bonus, 0.0)
+      there = (b.answer_id >= 0) & ~is_demo
+      out['historical'] = jnp.where(there, bonus, 0.0)
     if self.repeats:
-      out['repeats'] = -self.repeats * _repeated(b)
+      out['repeats'] = -self.repeats * _repeated(b, **of_group)
     if self.brevity:
       bonus = losses.brevity_bonus(b.reward, length, **of_group)
       out['brevity'] = self.brevity * bonus
@@ -196,9 +197,11 @@ class Shaping(Part):
     return jnp.where(there, new, old)
 
 
-def _repeated(b: Batch) -> jax.Array:
-  """Computes the share of a group's other rows with the same answer, [N]."""
-  g = groups.group_of(b.reward, b.group, b.reward_valid)
+def _repeated(b: Batch, group: jax.Array, valid: jax.Array) -> jax.Array:
+  """Computes the share of a group's other valid rows with the same answer,
+  [N].
+  """
+  g = groups.group_of(b.reward, group, valid)
   same = groups.same_group(g)
   answered = b.answer_id >= 0
   alike = same & (b.answer_id[:, None] == b.answer_id) & answered[:, None]

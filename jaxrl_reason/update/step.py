@@ -25,12 +25,13 @@ from jaxrl_reason.update.learner import LOGLINEAR, Learner, teacher_params
 # Fields of a Batch that the losses take under the same name.
 OF_ADVANTAGES = (
   'mask reward_valid reward_parts greedy_reward old_logp ref_logp entropy '
-  'values process_reward teacher_logp sampler_logp sum_p_squared pass_rate'
+  'values process_reward teacher_logp sampler_logp sum_p_squared pass_rate '
+  'is_offpolicy'
 ).split()
 OF_LOSS = (
   'old_logp ref_logp sampler_logp teacher_logp is_offpolicy group token_weight'
 ).split()
-OF_CHOICE = 'old_logp ref_logp sampler_logp group'.split()
+OF_CHOICE = 'old_logp ref_logp sampler_logp group is_offpolicy'.split()
 
 
 def update(
@@ -49,7 +50,8 @@ def update(
       choices of losses.
 
   Returns:
-    The next state, and metrics averaged over the updates (`_max`: the largest).
+    The next state, and metrics averaged over the updates with a trained token
+    (`_max`: the largest).
   """
   if batch.forced is not None:
     batch = trained_rows.with_forced(batch)
@@ -117,13 +119,13 @@ def _many_updates(learner: Learner, update: Callable, state, rows, key):
     order = jax.random.permutation(epoch_key, n)
     shuffled = trees.take(rows, order)
     keys = jax.random.split(epoch_key, m)
-    return jax.lax.scan(update, state, (batch_lib.split(shuffled, m), keys))
+    parts = batch_lib.split(shuffled, m)
+    state, metrics = jax.lax.scan(update, state, (parts, keys))
+    return state, (metrics, parts[0].mask.any(axis=(1, 2)))
 
   keys = jax.random.split(key, learner.epochs)
-  state, metrics = jax.lax.scan(epoch, state, keys)
-  return state, {
-    k: v.max() if k.endswith('_max') else v.mean() for k, v in metrics.items()
-  }
+  state, (metrics, trained) = jax.lax.scan(epoch, state, keys)
+  return state, losses.over_updates(metrics, trained)
 
 
 def _one_update(

@@ -253,6 +253,7 @@ def pieces(batch):
     s = losses.resolve({'name': name, **PARTS[name]})
     x, mask, adv = variable(s, b), b['mask'], estimate(s, b)
     arrays = {k: b[k] for k in ('old_logp', 'sampler_logp', 'sft_mask')}
+    arrays['is_offpolicy'] = b['is_offpolicy'] if s.offpolicy else None
     divisors = losses.denominators(s, mask, **arrays)
     arrays = pick(b, ['entropy', 'old_logp', 'sampler_logp'], losses.needs(s))
     more = dict(key=jax.random.key(1), group=b['group'])

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import learning as L
 import numpy as np
 
+from jaxrl_reason import batch as batch_lib
 from jaxrl_reason.base import Batch, Prompts, Reward, Rollout, Trajectories
 from jaxrl_reason.rollouts import extra, filters, fused, replay, reward_shaping
 from jaxrl_reason.rollouts.rounds import group_arrays
@@ -81,6 +82,14 @@ def batch(lengths) -> Batch:
   )
 
 
+def test_the_policy_lag_is_of_samples():
+  """A demonstration is of no version of the policy: it has 0."""
+  b = batch([[2, 4, 6, 8], [8, 8, 8, 1]])
+  version = jnp.where(b.is_offpolicy, 0, 7)
+  lag = batch_lib.policy_lag(b.replace(version=version), jnp.int32(9))
+  assert lag == 2
+
+
 def test_terms_of_length_leave_demonstrations_out():
   b = batch([[2, 4, 6, 8], [8, 8, 8, 1]])
   penalty = filters.overlong_penalty(b, cache=4, max_new=C)
@@ -104,6 +113,17 @@ def test_terms_of_length_leave_demonstrations_out():
   )
   # The first group is hard: its target is 2.
   np.testing.assert_allclose(terms['laser'], [0.5, *[0] * 7])
+
+
+def test_terms_of_answers_leave_demonstrations_out():
+  b = batch([[2, 4, 6, 8], [8, 8, 8, 1]])
+  answers = jnp.array([1, 1, 2, 1, 3, 4, 5, 5])
+  b = b.replace(answer_id=answers, prompt_id=jnp.arange(2 * G) // G)
+  made = reward_shaping.Shaping(G, C, 2, historical=1.0, repeats=1.0)
+  terms = made._terms(made.init(jnp.int32(10)), b)
+  repeats = [-1 / 2, -1 / 2, 0, 0, 0, 0, 0, 0]
+  np.testing.assert_allclose(terms['repeats'], repeats)
+  np.testing.assert_allclose(terms['historical'], 1.0 - DEMO)
 
 
 def test_samples_beside_demonstrations_keep_their_chunks():

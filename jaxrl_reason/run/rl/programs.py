@@ -97,8 +97,7 @@ def learn(
   step = Step(learner, state, sampling, batch, batch, outcomes)
   step, more = learner.chain.before(step)
   metrics |= more
-  lag = jnp.where(batch.mask, state.step - batch.version, 0)
-  metrics['policy_lag'] = lag.sum() / jnp.maximum(batch.mask.sum(), 1)
+  metrics['policy_lag'] = batch_lib.policy_lag(batch, state.step)
   key = fused.key_of(root, state.step, 'minibatches')
   update = _update_or_wait if learner.waits else step_lib.update
   state, more = update(learner, step.state, step.batch, sampling, key)
