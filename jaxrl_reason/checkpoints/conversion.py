@@ -251,7 +251,8 @@ def convert(
   """
   source = epath.Path(source)
   if not source.is_dir():
-    raise ValueError(f'--from={source} is no folder')
+    hint = pretrained.hub_hint(str(source))
+    raise ValueError(f'--from={source} is no folder{hint and f".{hint}"}')
   with files.new_folder('--to', target) as folder:
     line = _convert(source, folder, dtype, form)
     if form == 'hf' and finish and is_from_scratch(source):

@@ -63,12 +63,16 @@ def resolve(name: str, revision: str = '') -> tuple[pathlib.Path, str]:
     return random_folder.folder(size_of(name)), ''
   folder = pathlib.Path(name)
   if not folder.is_dir():
-    on_hub = HUB_NAME.fullmatch(name)
-    hint = f' Did you mean {HUB + name!r}?' if on_hub else ''
     raise ValueError(
-      f'model {name!r} is no folder.{hint} A folder has {_wanted()}'
+      f'model {name!r} is no folder.{hub_hint(name)} A folder has {_wanted()}'
     )
   return folder, ''
+
+
+def hub_hint(name: str) -> str:
+  """Returns ' Did you mean ...?' for the form owner/model of the Hub, or ''."""
+  on_hub = HUB_NAME.fullmatch(name)
+  return f' Did you mean {HUB + name!r}?' if on_hub else ''
 
 
 def small_files(name: str) -> pathlib.Path:

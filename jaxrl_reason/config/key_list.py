@@ -11,7 +11,7 @@ from jaxrl_reason.config.record import Record, kind_of
 from jaxrl_reason.config.rl_sections import Loss
 from jaxrl_reason.config.run import Run
 from jaxrl_reason.losses import defaults
-from jaxrl_reason.names import nearest_path
+from jaxrl_reason.names import nearest, nearest_path
 
 # A field of a record or an entry of DEFAULTS: name, value, comment behind it.
 FIELD = re.compile(r'  (\w+)\s*(?::[^=#]*)?=\s*[^#]*?(?:  # (.*))?$')
@@ -107,7 +107,11 @@ def chosen(path: str, word: str) -> list[Key]:
     if word.lower() in f'{k.path} {k.meaning}'.lower()
   ]
   if not found:
-    raise ValueError(f'--search={word}: no key contains this word')
+    words = re.findall(r'[a-z]+', ' '.join(k.path for k in known))
+    near = nearest(word, sorted(set(words)))
+    raise ValueError(
+      f'--search={word}: no key contains this word{near and f".{near}"}'
+    )
   return found
 
 

@@ -10,8 +10,10 @@ from typing import Any
 import ml_collections
 
 from jaxrl_reason.config import changes as changes_lib
-from jaxrl_reason.names import nearest
+from jaxrl_reason.names import closest
 
+# Folders of recipes in a clone.
+FOLDERS = ('configs', 'configs/studies')
 RETURN = 'return what config.default() returned'
 
 
@@ -45,9 +47,7 @@ def call(path: str, name: str, *args: Any) -> Any:
     ValueError: names the file, and the line at which it raised an error.
   """
   if not pathlib.Path(path).is_file():
-    beside = [str(p) for p in pathlib.Path(path).parent.glob('*.py')]
-    near = nearest(path, beside)
-    raise ValueError(f'--config={path} does not exist{near and f".{near}"}')
+    raise ValueError(f'--config={path} does not exist{_similar(path)}')
   try:
     function: Callable | None = runpy.run_path(path).get(name)
     if function is not None:
@@ -57,6 +57,15 @@ def call(path: str, name: str, *args: Any) -> Any:
   except Exception as e:  # a recipe may raise any exception
     raise ValueError(_place(e, path)) from e
   raise ValueError(f'{path} has no function {name}()')
+
+
+def _similar(path: str) -> str:
+  """Returns '. Did you mean ...?' with a recipe of a similar name, or ''."""
+  folders = [*FOLDERS, pathlib.Path(path).parent]  # the last is preferred
+  files = [f for folder in folders for f in pathlib.Path(folder).glob('*.py')]
+  by_name = {file.stem: file for file in files}
+  name = closest(pathlib.Path(path).stem, by_name, 0.7)
+  return f'. Did you mean {str(by_name[name])!r}?' if name else ''
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 import ml_collections
 
 from jaxrl_reason.config.recipe_file import RecipeArgumentError
+from jaxrl_reason.names import nearest
 
 SMOKE = 'smoke'
 # Prefix of a `model_dir` that is replaced by random weights of its family.
@@ -41,7 +42,8 @@ def recipe(variants: Iterable[str] = ()) -> Callable:
       words = [word for word in argument.split(',') if word]
       chosen = [word for word in words if word != SMOKE]
       if len(chosen) > 1 or not set(chosen) <= set(variants):
-        raise RecipeArgumentError(_choices(argument, variants))
+        file = get_config.__code__.co_filename
+        raise RecipeArgumentError(_choices(file, argument, variants))
       config = get_config(*(chosen or variants[:1]))
       return smoke(config) if SMOKE in words else config
 
@@ -51,15 +53,19 @@ def recipe(variants: Iterable[str] = ()) -> Callable:
   return decorate
 
 
-def _choices(argument: str, variants: tuple[str, ...]) -> str:
+def _choices(file: str, argument: str, variants: tuple[str, ...]) -> str:
   """Returns the error message for an argument that a recipe does not accept."""
   choices = f'{SMOKE} (a run of a minute)'
   if variants:
     choices = (
       f'one of {", ".join(variants)} and {choices}, or both with a comma'
     )
+  known = (*variants, SMOKE)
+  wrong = [w for w in argument.split(',') if w and w not in known]
+  near = nearest(wrong[0], known) if wrong else ''
   return (
-    f'--config=FILE.py:{argument}: the argument of this recipe is {choices}'
+    f'--config={file}:{argument}: the argument of this recipe is {choices}'
+    f'{near and f".{near}"}'
   )
 
 

@@ -77,11 +77,10 @@ def test_an_error_of_a_recipe_has_its_line(name, tmp_path):
 
 
 def test_an_argument_that_a_recipe_does_not_take(tmp_path):
-  message = run(tmp_path, f'--config={ROOT}/configs/grpo_gsm8k.py:qwen9')
-  assert message == (
-    'error: --config=FILE.py:qwen9: the argument of this recipe is one of '
-    'qwen2p5_0p5b, qwen3_1p7b and smoke (a run of a minute), or both with a '
-    'comma'
+  name = f'--config={ROOT}/configs/grpo_gsm8k.py:xyz'
+  assert run(tmp_path, name) == (
+    f'error: {name}: the argument of this recipe is one of qwen2p5_0p5b, '
+    'qwen3_1p7b and smoke (a run of a minute), or both with a comma'
   )
 
 

@@ -10,12 +10,13 @@ import dataclasses
 import functools
 import math
 import os
+import re
 from collections.abc import Sequence
 
 import jax
 from absl import logging
 
-from jaxrl_reason.names import nearest
+from jaxrl_reason.names import closest
 
 GIB = 2**30
 
@@ -104,11 +105,11 @@ def chip_of(topology: str, flag: str = '--topology') -> Chip:
   """
   name = topology.partition(':')[0]
   if name not in CHIPS:
-    near = _of_type(topology)
+    near = _similar(topology, flag)
     raise ValueError(
       f'{flag}={topology}: {name!r} is not one of {", ".join(CHIPS)}.'
-      f'{nearest(near, [near] if ":" in near else CHIPS)} Write for example '
-      'v5e:4x4 or v5p:4x4x4'
+      f'{near and f" Did you mean {near!r}?"} Write for example v5e:4x4 or '
+      'v5p:4x4x4. GPUs are not described'
     )
   torus_of(topology)
   return CHIPS[name]
@@ -154,6 +155,16 @@ def _of_type(name: str) -> str:
   sizes = [2 ** ((power + i) // n) for i in range(n)]
   sizes.sort(key=lambda size: (size == 1, size))
   return f'{kind}:{"x".join(map(str, sizes))}'
+
+
+def _similar(name: str, flag: str) -> str:
+  """Returns a known chip with the size of a misspelled name, or ''."""
+  topology = _of_type(name)
+  kind, mark, size = re.fullmatch(r'([^:-]*)([:-]?)(.*)', topology).groups()
+  near = kind if kind in CHIPS else closest(kind, (*CHIPS, *TYPES))
+  if not near or flag == '--on':
+    return near and f'{near}{mark}{size}'
+  return _of_type(f'{near}{mark}{size}')
 
 
 def torus_of(topology: str) -> tuple[int, ...]:

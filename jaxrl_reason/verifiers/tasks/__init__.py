@@ -16,6 +16,7 @@ import zlib
 
 import numpy as np
 
+from jaxrl_reason.names import nearest
 from jaxrl_reason.verifiers.tasks import (
   arithmetic,
   base_conversion,
@@ -108,7 +109,8 @@ def get(name: str) -> Task:
   if name not in known:
     raise ValueError(
       f'unknown task {name!r}; known: {", ".join(known)}, and '
-      f'{gym.PREFIX}<family> for those of reasoning-gym'
+      f'{gym.PREFIX}<family> for those of reasoning-gym.'
+      f'{nearest(name, known)}'
     )
   return known[name]
 
