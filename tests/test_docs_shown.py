@@ -29,6 +29,7 @@ STAND_INS = (
   'X.py',
   'configs/X.py',
   'try/mine.py',
+  'configs/anchored_tiny.py',
   'configs/largest_tiny.py',
   'configs/charged_tiny.py',
   'small_mine.py',

@@ -81,6 +81,13 @@ def test_scores_are_those_of_the_host(name):
   np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+@pytest.mark.parametrize('width', [1, 9, 12])
+def test_a_row_that_is_shorter_than_a_statement_has_none(width):
+  text = np.frombuffer(b'Confidence: 0.75'[:width], np.uint8)[None]
+  found = stated.stated(jnp.asarray(text), jnp.array([width]))
+  assert found.shape == (1,) and np.isnan(found[0])
+
+
 def test_a_verifier_without_a_kernel_is_named():
   for correct in ('math', {'a': 'math'}):
     part = {'reward': 'brier', 'kwargs': {'correct': correct}}

@@ -24,7 +24,7 @@ def calibrated(text, length, answer, right) -> jax.Array:
 
 def _ahead(text: jax.Array, k: int) -> jax.Array:
   """Returns the bytes k places later, 0 after the end."""
-  return jnp.pad(text[:, k:], ((0, 0), (0, k)))
+  return jnp.pad(text, ((0, 0), (0, k)))[:, k:]  # also if the row is shorter
 
 
 def _begins(text: jax.Array, word: bytes) -> jax.Array:
