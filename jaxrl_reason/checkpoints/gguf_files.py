@@ -135,7 +135,24 @@ def _config(arch: str, fields: dict, tensors: dict) -> dict[str, Any]:
   name = FAMILIES[arch]
   architecture = families.FAMILIES[name].ARCHITECTURE
   h |= {'model_type': name, 'architectures': [architecture]}
-  return h | _rope(of, h, tensors)
+  return h | _rotated(arch, of, h['head_dim']) | _rope(of, h, tensors)
+
+
+def _rotated(arch: str, of: dict, head_dim: int) -> dict[str, float]:
+  """Returns the key of config.json for heads that are rotated in part.
+
+  Raises:
+    ValueError: the heads of this architecture are rotated as a whole.
+  """
+  n = of.get('rope.dimension_count', head_dim)
+  if n == head_dim:
+    return {}
+  if arch != 'phi3':
+    raise ValueError(
+      f'{arch}.rope.dimension_count={n} is not the width of a head, '
+      f'{head_dim}: only heads of phi3 are rotated in part'
+    )
+  return {'partial_rotary_factor': n / head_dim}
 
 
 def _rope(of: dict, h: dict, tensors: dict) -> dict[str, Any]:
