@@ -7,12 +7,15 @@ A key is changed in a recipe, c.rl.optimizer.lr = 1e-4, or on the command line,
 --config.rl.optimizer.lr=1e-4.
 """
 
+import importlib
+import re
 import textwrap
 from collections.abc import Sequence
 
 from jaxrl_reason import command
 
 WIDTH = 80
+TABLE = re.compile(r'\bnames? in ([\w.]+)\.(\w+)')  # in a meaning
 
 
 def parser() -> command.Parser:
@@ -23,6 +26,15 @@ def parser() -> command.Parser:
   return p
 
 
+def choices(meaning: str) -> list[str]:
+  """Returns a line with the names of each table that a meaning refers to."""
+  lines = []
+  for module, table in TABLE.findall(meaning):
+    known = getattr(importlib.import_module(f'jaxrl_reason.{module}'), table)
+    lines.append(f'{table}: {", ".join(filter(None, known))}')
+  return lines
+
+
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
@@ -31,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   with command.one_line():
     for key in key_list.chosen(a.path, a.search):
       print(f'{key.path} = {key.default}  ({key.allowed})')
-      print(textwrap.indent(textwrap.fill(key.meaning, WIDTH - 4), '    '))
+      for text in (key.meaning, *choices(key.meaning)):
+        print(textwrap.indent(textwrap.fill(text, WIDTH - 4), '    '))
 
 
 if __name__ == '__main__':

@@ -49,7 +49,8 @@ class Controller(Record):
   # A name in data.controllers.CONTROLLERS; none: the order of the data, without
   # statistics.
   name: str = 'none'
-  sources: str = 'weights'  # choice between data.sources: a name in STEERING
+  # Choice between data.sources: a name in data.controllers.STEERING.
+  sources: str = 'weights'
   window: Count = 4096  # number of problems of an endless task in the pool
   # Steps after which an endless task's pool has new problems; 0: never.
   refresh: CountOrNone = 0
@@ -106,7 +107,8 @@ class Data(Record):
     'chain': 'name=gsm8k name=files sources',
   }
 
-  name: str = 'arithmetic'  # a name in tasks.TASKS, gym:..., gsm8k or files
+  # A name in verifiers.tasks.TASKS, gym:..., gsm8k or files.
+  name: str = 'arithmetic'
   # A folder; for files also a file, or a data set on the Hub,
   # hf:owner/name[:configuration][@revision]. '': download the published data.
   dir: str = ''
@@ -118,8 +120,8 @@ class Data(Record):
   tokenizer: str = 'char'  # char, byte, sentencepiece, hf: of a folder
   tokenizer_dir: str = ''  # folder of the hf tokenizer; '': model_dir
   vocab: Count = 2048  # vocabulary size of the sentencepiece tokenizer
-  # Format of the prompt: none; a name in chat.PLAIN; chat: the template in the
-  # model's folder.
+  # Format of the prompt: none; a name in data.chat.PLAIN; chat: the template in
+  # the model's folder.
   template: str = 'none'
   system: str = ''  # template=chat: system message; '': none
   # template=chat: on or off, if the template has this switch; low, medium or

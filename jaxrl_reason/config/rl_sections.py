@@ -201,10 +201,10 @@ class Teacher(Record):
   # completion. '': the problem.
   prompt: str = ''
   prompt_len: CountOrNone = 0  # largest number of tokens of this prompt
-  # Texts of {verdict}, by the first reward: of a correct completion, and of a
-  # wrong one. They may have {prompt}, {solution} and {answer}.
+  # Text of {verdict} for a completion that the first reward counts as correct.
+  # It may have {prompt}, {solution} and {answer}.
   right: str = ''
-  wrong: str = ''
+  wrong: str = ''  # as `right`, for a wrong completion
   # Text of {sample} if no other sample of the problem is correct, such as
   # {solution}.
   no_sample: str = ''

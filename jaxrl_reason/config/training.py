@@ -29,7 +29,7 @@ class Optimizer(Record):
     'eps': 'name!=lion',
   }
 
-  name: str = 'adamw'  # a name in optim.OPTIMIZERS
+  name: str = 'adamw'  # a name in update.optim.OPTIMIZERS
   lr: Amount = 1e-3  # peak learning rate
   schedule: str = 'constant'  # after warm-up: constant, linear, cosine, wsd
   warmup_steps: CountOrNone = 10  # updates of linear warm-up

@@ -1,11 +1,15 @@
 """`jaxrl keys` prints every key of a recipe with default, range and meaning."""
 
+import re
+
 import pytest
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import list_keys as command
 from jaxrl_reason import losses, trees
 from jaxrl_reason.config import key_list
+from jaxrl_reason.update import optim
+from jaxrl_reason.verifiers import tasks
 
 
 def printed(capsys, *words) -> str:
@@ -27,6 +31,26 @@ def test_a_word_is_found_in_paths_and_meanings(capsys):
   assert 'rl.temperature_control.rate = 0.1' in text
   text = printed(capsys, 'data', '--search=solve rate')
   assert 'data.controller.climb' in text and 'rl.' not in text.split('(')[0]
+
+
+@pytest.mark.parametrize(
+  'path, known',
+  [
+    ('rl.algorithm', losses.PRESETS),
+    ('data.name', tasks.TASKS),
+    ('rl.optimizer.name', optim.OPTIMIZERS),
+  ],
+)
+def test_names_in_a_table_are_printed(path, known, capsys):
+  words = printed(capsys, path).replace(',', ' ').split()
+  assert {*known} <= {*words}
+
+
+def test_every_table_of_a_meaning_exists():
+  tables = [t for k in key_list.keys() for t in command.choices(k.meaning)]
+  named = [k for k in key_list.keys() if ' in ' in f' {k.meaning}']
+  shown = [k for k in named if re.search(r' in \S*[A-Z]{4}', k.meaning)]
+  assert len(tables) == len(shown) > 10
 
 
 def test_every_key_is_there_once_with_a_meaning():
