@@ -50,6 +50,9 @@ class Env:
       (state, key) to the bytes of a move and their number. The first one plays
       against the policy in `eval/heldout`, the others in
       `eval/heldout/against_<name>`.
+    opening: function from (state, number of the player) to the bytes that this
+      player alone reads before the first turn, and their number, at least one;
+      None: players read only the prompt.
   """
 
   encode: Callable[[dict], dict]
@@ -63,3 +66,4 @@ class Env:
   movers: Mapping[str, Callable] = dataclasses.field(
     default_factory=dict, compare=False
   )
+  opening: Callable | None = None

@@ -41,8 +41,17 @@ def against(game: Env) -> Env:
     after = state | {'game': said.state, 'key': noise}
     return said._replace(state=after, malformed=own.malformed)
 
+  def opening(state: dict, player: jax.Array) -> text_lib.Text:
+    return game.opening(state['game'], player)
+
   return dataclasses.replace(
-    game, encode=encode, reset=reset, step=step, players=1, movers={}
+    game,
+    encode=encode,
+    reset=reset,
+    step=step,
+    players=1,
+    movers={},
+    opening=opening if game.opening else None,
   )
 
 

@@ -4,6 +4,9 @@ sample tokens until the turn of every row is over -> one step of the environment
 for all rows -> its observations pass through the model, a few columns at once
 -> the first token of the next turn
 
+If the environment has an opening, each row reads its own one before the first
+turn.
+
 The two players of a game have two adjacent rows, and each player reads only its
 own row. One player plays a turn, and the other player reads the observation.
 Both rows have a copy of the game's state.
@@ -14,7 +17,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from jaxrl_reason import sharding, trees
@@ -23,71 +25,12 @@ from jaxrl_reason.envs import env as env_lib
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rollouts.draw import NONE, Draw
+from jaxrl_reason.rollouts.turn_limits import Limits as Limits
 
 # Events counted per episode: malformed calls, observations cut to their limit,
 # turns without a stop, and episodes that did not end because they had too many
 # turns or no tokens left for the observation.
 EVENTS = 'malformed cut long too_many no_room'.split()
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Limits:
-  """Limits of the turns of an episode; static, it selects a program.
-
-  Attributes:
-    most: S, the largest number of turns of an episode.
-    tokens: M, the largest number of sampled tokens of a turn.
-    observation: O, tokens of an observation; longer ones are cut.
-    chunk: columns of an observation computed at a time; 0 computes all.
-    weight: weight of the environment's rewards.
-    stops: i32 [states, V], state of the automaton that recognises stop bytes,
-      before and after a token; the last state is a match (`turns.automaton`).
-  """
-
-  most: int
-  tokens: int
-  observation: int
-  chunk: int
-  weight: float
-  stops: np.ndarray
-
-  @property
-  def extension(self) -> int:
-    """Returns the columns of an extension: the turn's last token and the
-    observation, rounded up to chunks.
-    """
-    n = self.chunk or self.observation + 1
-    return -(-(self.observation + 1) // n) * n
-
-  @property
-  def players(self) -> int:
-    """Returns the number of players of an episode. Each has its own row."""
-    return 1
-
-  def columns(self, turns: int) -> int:
-    """Returns the cache columns that this number of turns may need."""
-    return turns * (self.tokens - 1 + self.extension)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Turns(Limits):
-  """Limits and an environment inside the program.
-
-  Attributes:
-    env: the environment.
-    bytes_of, n_bytes: see `kernels.token_bytes_table`.
-    byte_ids: i32 [256], the token of a single byte.
-  """
-
-  env: env_lib.Env
-  bytes_of: np.ndarray
-  n_bytes: np.ndarray
-  byte_ids: np.ndarray
-
-  @property
-  def players(self) -> int:
-    """Returns the number of players of an episode. Each has its own row."""
-    return self.env.players
 
 
 @struct.dataclass
@@ -235,11 +178,10 @@ class Play:
       done=old.done | (live & said.done & ended),
       events={k: old.events[k] + x for k, x in events.items()},
     )
-    tokens, t = self._observation(state, said, jnp.where(on & reads, n, NONE))
-    out = dict(state.out)
-    new = {'tokens': tokens[:, 1:], 'turn': state.turn + 1}
-    for name, x in new.items():
-      out[name] = written(out[name], x, t[:, 1:], t[:, 1:] >= 0)
+    read = said.observation, said.length
+    out, tokens, t = self._observation(
+      state, *read, jnp.where(on & reads, n, NONE)
+    )
     env = jax.tree.map(lambda a, b: _where(live, a, b), said.state, state.env)
     done = state.done | ~on
     state = state.replace(
@@ -247,21 +189,58 @@ class Play:
     )
     return state, tokens, t
 
-  def _observation(self, state: State, said, n):
-    """Returns `answered`'s tokens and indices; n [N] is the observation's
-    length, or NONE.
+  def _observation(self, state: State, text, length, n):
+    """Writes observations.
+
+    Args:
+      text, length: u8 [N,O] and i32 [N], of the environment; n: i32 [N], bytes
+        that the row reads, or NONE.
+
+    Returns:
+      (the arrays `State.out`; `answered`'s tokens and indices).
     """
     width = self.how.observation
-    room = max(0, width - said.observation.shape[1])
-    text = jnp.pad(said.observation, ((0, 0), (0, room)))[:, :width]
-    cut = (said.length > width)[:, None] & (jnp.arange(width) == width - 1)
+    room = max(0, width - text.shape[1])
+    text = jnp.pad(text, ((0, 0), (0, room)))[:, :width]
+    cut = (length > width)[:, None] & (jnp.arange(width) == width - 1)
     if self.how.byte_ids[ord(env_lib.CUT)] >= 0:
       text = jnp.where(cut, ord(env_lib.CUT), text)
     tokens = jnp.asarray(self.how.byte_ids)[text.astype(jnp.int32)]
     tokens = jnp.concatenate([state.token[:, None], tokens], axis=1)
     place = jnp.arange(width + 1)
     t = jnp.where(place <= n[:, None], state.t[:, None] + place, NONE)
-    return tokens, t
+    out = dict(state.out)
+    new = {'tokens': tokens[:, 1:], 'turn': state.turn + 1}
+    for name, x in new.items():
+      out[name] = written(out[name], x, t[:, 1:], t[:, 1:] >= 0)
+    return out, tokens, t
+
+  def opened(self, state: State) -> State:
+    """Passes the opening of each row through the model, and samples the first
+    tokens.
+
+    The last token of a row that waits passes together with its next
+    observation, as the last token of a turn does.
+    """
+    how, rows = self.how, jnp.arange(len(state.t))
+    players = rows // self.block % how.players
+    text, length = jax.vmap(how.opening)(state.env, players)
+    state = state.replace(t=jnp.full_like(state.t, NONE))
+    out, tokens, t = self._observation(
+      state, text, length, jnp.minimum(length, how.observation)
+    )
+    last = jnp.max(t, axis=1)
+    waits = ~self.moves(state.turn)
+    t = jnp.where(waits[:, None] & (t == last[:, None]), NONE, t)
+    cut = state.episode.events['cut'] + (length > how.observation)
+    events = state.episode.events | {'cut': cut}
+    state = state.replace(
+      t=last,
+      token=tokens[rows, last + 1],
+      out=out,
+      episode=state.episode.replace(events=events),
+    )
+    return self.extended(state, tokens, t)
 
   def passed(self, state: State, tokens, t) -> tuple[State, jax.Array]:
     """Passes tokens [N,1+O] at indices t through the model; returns the hidden
@@ -335,7 +314,8 @@ def _where(rows: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def begin(play: Play, hidden, cache, env, routes) -> State:
-  """Samples the first token of all rows, from the prompts' hidden states [B,D].
+  """Samples the first token of all rows, from the prompts' hidden states [B,D],
+  or after the openings.
 
   Args:
     env: the environment's states [N,...].
@@ -380,4 +360,6 @@ def begin(play: Play, hidden, cache, env, routes) -> State:
     out=out,
     episode=episode,
   )
+  if how.opening:
+    return play.opened(state)
   return play.drawn(state, hidden, zero)

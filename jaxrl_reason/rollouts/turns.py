@@ -31,7 +31,8 @@ from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts.draw import NONE, Draw
-from jaxrl_reason.rollouts.episode import Play, State, Turns, begin
+from jaxrl_reason.rollouts.episode import Play, State, begin
+from jaxrl_reason.rollouts.turn_limits import Turns
 
 PART = 'env'  # the environment's reward part and encoded problems
 

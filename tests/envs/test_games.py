@@ -15,6 +15,10 @@ from jaxrl_reason.envs import tic_tac_toe, two_players
 from jaxrl_reason.verifiers import tasks
 from jaxrl_reason.verifiers.tasks import games
 
+# An episode of this game does not begin with a move of the policy, and chance
+# decides who wins (`test_kuhn_poker`).
+GAMES = sorted(set(tasks.GAMES) - {'kuhn_poker'})
+
 
 @functools.cache
 def functions(name):
@@ -50,7 +54,7 @@ def examples(name, n=25, **changes):
   return [tasks.example(name, 0, i, split='train', **changes) for i in range(n)]
 
 
-@pytest.mark.parametrize('name', tasks.GAMES)
+@pytest.mark.parametrize('name', GAMES)
 @pytest.mark.parametrize('split', tasks.SPLITS)
 def test_good_play_wins_with_the_stated_observations(name, split):
   alphabet = set(tasks.get(name).alphabet)
@@ -69,7 +73,7 @@ def test_good_play_wins_with_the_stated_observations(name, split):
     assert set(example['prompt'] + example['solution']) <= alphabet
 
 
-@pytest.mark.parametrize('name', sorted(set(tasks.GAMES) - {'subtraction'}))
+@pytest.mark.parametrize('name', sorted(set(GAMES) - {'subtraction'}))
 def test_an_invalid_move_is_reported_and_changes_nothing(name):
   example = examples(name, 1)[0]
   good = [own for own, _ in example['turns']]

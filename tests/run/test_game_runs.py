@@ -38,6 +38,18 @@ def recipe(**flat):
   return c
 
 
+def poker(**flat):
+  """Returns the config of a game in which players have cards of their own."""
+  c = recipe()
+  c.data.update(name='kuhn_poker', prompt_len=4, completion_len=10)
+  c.data.knobs = {}
+  c.sft.steps, c.rl.steps = 10, 3
+  c.rl.turns.update(env='kuhn_poker', most=3, tokens=2, observation=2)
+  c.rl.update(prompts=8)
+  c.update_from_flattened_dict(flat)
+  return c
+
+
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('whole')
@@ -141,6 +153,41 @@ def test_a_stopped_run_continues_as_the_uninterrupted_one(whole, tmp_path):
   train.run(recipe(), tmp_path)
   assert run_records.trained(tmp_path) == run_records.trained(whole)
   assert run_records.rollouts(tmp_path) == run_records.rollouts(whole)
+
+
+@pytest.mark.slow
+def test_private_cards_are_resumed_and_equal_on_eight_devices(tmp_path):
+  """Each row begins with the card of its player, in the stored rollouts too."""
+  train.run(poker(), tmp_path / 'whole')
+  train.run(poker(**{'rl.steps': 2}), tmp_path / 'parts')
+  train.run(poker(), tmp_path / 'parts')
+  train.run(poker(mesh=(8, 1, 1)), tmp_path / 'eight')
+  records = {
+    name: run_records.rollouts(tmp_path / name)
+    for name in ('whole', 'parts', 'eight')
+  }
+  seen = run_records.trained(tmp_path / 'whole')
+  assert run_records.trained(tmp_path / 'parts') == seen
+  assert records['parts'] == records['whole']
+  for one, eight in zip(records['whole'], records['eight'], strict=True):
+    texts = [[x['conversation'] for x in rows] for rows in (one, eight)]
+    assert texts[0] == texts[1]
+    for row, talk in zip(one, texts[0]):
+      assert talk[0]['role'] == 'environment' and talk[0]['content'][1] == '>'
+      assert talk[0]['content'][0] in row['prompt'][:3]
+    cards = [talk[0]['content'][0] for talk in texts[0]]
+    assert all(a != b for a, b in zip(cards[::2], cards[1::2]))
+    assert len(set(cards)) > 2
+  for one, eight in zip(seen, run_records.trained(tmp_path / 'eight')):
+    assert one['train/gap_max'] < 1e-5 and one['train/turns/cut'] == 0
+    for name in ('loss', 'grad_norm', 'role/0/reward', 'role/1/baseline'):
+      want = pytest.approx(one[f'train/{name}'], rel=2e-4, abs=1e-5)
+      assert eight[f'train/{name}'] == want, name
+
+
+def test_an_opening_leaves_a_token_to_sample():
+  words = 'rl.turns.observation=10: an opening of'
+  assert words in refusal(poker(**{'rl.turns.observation': 10}), {})
 
 
 LORA = {'lora.rank': 2, 'rl.optimizer.lr': 1e-2}

@@ -181,8 +181,13 @@ def check(c: RL, data: Data, needs: frozenset[str]) -> None:
   else:
     if is_chain(c):
       _check_chain(c)
-    else:
-      envs.get(name)
+    elif envs.get(name).opening and c.turns.observation >= data.completion_len:
+      raise ValueError(
+        f'rl.turns.observation={c.turns.observation}: an opening of '
+        f'rl.turns.env={name!r} may have so many tokens that '
+        f'data.completion_len={data.completion_len} leaves none to '
+        'sample; set it below that'
+      )
     if is_game(c):
       _check_game(c, needs)
   if turns.PART in c.rewards:

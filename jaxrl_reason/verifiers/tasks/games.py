@@ -6,6 +6,7 @@
   lookup       4?? (two look-ups from 4)    ?4; 7 ?7; 2 #2
   tic_tac_toe  X...O....>                   1; 3 ...
   subtraction  17/3>                        1; 15> ...
+  kuhn_poker   9JK>                         J> p; b> b;
 
 `turns` of a problem has the turns of a good player and the observations. The
 verdict depends on the rewards of the environment, which an evaluation adds to
@@ -21,6 +22,7 @@ import numpy as np
 from jaxrl_reason.verifiers.tasks import problem, sudoku4
 
 LINES = ('012', '345', '678', '036', '147', '258', '048', '246')
+RANKS = '23456789TJQKA'
 _STEPS = {'L': (0, -1), 'R': (0, 1), 'U': (-1, 0), 'D': (1, 0)}
 
 
@@ -194,6 +196,24 @@ def subtraction(
   return _example('subtraction', prompt, turns, moves, left=start, most=limit)
 
 
+def kuhn_poker(rng: np.random.Generator, *, ranks: int) -> problem.Example:
+  """Deals one game of random moves, as one of its players reads it."""
+  ranks = problem.shuffled(rng, RANKS[-ranks:])[:3]
+  deck = ''.join(sorted(ranks, key=RANKS.index))
+  card = problem.choose(rng, deck)
+  played, seat = '', problem.below(rng, 2)
+  while played not in ('pp', 'bp', 'bb', 'pbp', 'pbb'):
+    played += problem.choose(rng, 'pb')
+  # The policy reads its card, and each move of the other player.
+  turns = [['', f'{card}>']]
+  for i, move in enumerate(played):
+    if i % 2 == seat:
+      turns.append([f'{move};', ''])
+    elif i + 1 < len(played):
+      turns[-1][1] += f'{move}>'
+  return _example('kuhn_poker', f'{deck}>', turns, played, deck=deck)
+
+
 def _number(example: problem.Example) -> str:
   return example['answer']
 
@@ -255,6 +275,12 @@ GAMES = {
       dict(largest=20, most=4, skill=1.0),
       dict(largest=40, most=4, skill=1.0),
       '0123456789/>;',
+    ),
+    _game(
+      kuhn_poker,
+      dict(ranks=6),  # the three cards have different ranks among the highest
+      dict(ranks=13),
+      RANKS + 'pb>;',
     ),
   )
 }
