@@ -65,6 +65,10 @@ def distilled(folder, pairs):
   return taught('policy', **PROMPT, **{'rl.algorithm': 'gkd'})
 
 
+def rewarded_and_distilled(folder, pairs):
+  return taught('reference', **PROMPT, **{'rl.algorithm': 'kdrl'})
+
+
 def self_distilled(folder, pairs):
   own = {'rl.algorithm': 'sdpo', 'rl.logprob_chunk': 3}
   return taught('reference', **PROMPT, **own)
@@ -93,6 +97,7 @@ def by_behaviour(folder, pairs):
     rewarded,
     chained,
     distilled,
+    rewarded_and_distilled,
     self_distilled,
     with_solutions,
     by_weights,
