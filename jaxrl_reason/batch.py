@@ -27,6 +27,10 @@ OF_OUTCOMES = (
   'reward reward_parts reward_valid group truncated prompt_id answer_id '
   'is_hinted'
 ).split()
+# Fields of a Batch with a second axis that is not that of the row's tokens.
+OTHER_AXES = frozenset(
+  'reward_parts teacher_tokens teacher_valid episode hidden'.split()
+)
 # Fields of a Batch, and their names in a Reward.
 OF_REWARD = {
   'reward': 'total',

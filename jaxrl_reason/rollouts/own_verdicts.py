@@ -30,10 +30,6 @@ from jaxrl_reason.rewards.kernels import asked
 from jaxrl_reason.rollouts import probe
 
 TEXTS = 'ask', 'yes', 'no'  # keys of `rl.verdict`
-# Fields of a Batch with a second axis that is not that of the row's tokens.
-OTHER_AXES = frozenset(
-  'reward_parts teacher_tokens teacher_valid episode hidden'.split()
-)
 
 
 def made(
@@ -131,7 +127,7 @@ class Verdicts(Part):
     fields = {
       k: _widened(x, self.columns)
       for k, x in vars(batch).items()
-      if k not in OTHER_AXES and getattr(x, 'shape', ())[1:2] == (t,)
+      if k not in batch_lib.OTHER_AXES and getattr(x, 'shape', ())[1:2] == (t,)
     }
     added = self.with_question(batch.tokens, batch.valid, right, counts)
     return batch.replace(**fields | added._asdict())

@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Batch
 from jaxrl_reason.config.training import Training
@@ -276,12 +277,17 @@ def _dealt(order: jax.Array, parts: int) -> jax.Array:
 
 
 def _cut(rows: Any, t: int, size: int) -> Any:
-  """Cuts the arrays of rows of t columns, recognised by their shape."""
+  """Cuts the arrays of rows of t columns, recognised by their shape. Fields of
+  a batch with other columns are not cut, also if there are t of them.
+  """
 
-  def leaf(x):
-    return x[:, :size] if x.ndim > 1 and x.shape[1] == t else x
+  def leaf(path, x):
+    names = {getattr(key, 'name', None) for key in path}
+    if names & batch_lib.OTHER_AXES or x.ndim < 2 or x.shape[1] != t:
+      return x
+    return x[:, :size]
 
-  return jax.tree.map(leaf, rows)
+  return jax.tree_util.tree_map_with_path(leaf, rows)
 
 
 def _ends(valid: jax.Array) -> jax.Array:

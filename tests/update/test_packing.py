@@ -10,7 +10,7 @@ import pytest
 from small import small_model
 
 from jaxrl_reason import sharding
-from jaxrl_reason.base import Rows
+from jaxrl_reason.base import Batch, Rows
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.update import packing, scoring
@@ -42,6 +42,20 @@ def plain_first_fit(lengths, room):
     at[i] = row, used[row]
     used[row] += lengths[i]
   return [at[i] for i in range(len(lengths))]
+
+
+def test_other_columns_are_not_cut():
+  """A teacher's prompt, and the parts of a reward, may be as wide as rows."""
+  wide, n = jnp.ones((2, T)), jnp.ones(2)
+  same = dict.fromkeys('tokens valid mask sampler_logp'.split(), wide)
+  same |= dict.fromkeys('reward reward_valid group truncated'.split(), n)
+  other = dict.fromkeys(('reward_parts', 'teacher_tokens'), wide)
+  rows = Batch(**same, **other, temperature=n, teacher_valid=wide)
+  cut, adv, selected = packing._cut((rows, wide, {'a': wide}), T, L.P)
+  for x in (cut.tokens, cut.mask, cut.sampler_logp, adv, selected['a']):
+    assert x.shape == (2, L.P)
+  for x in (cut.reward_parts, cut.teacher_tokens, cut.teacher_valid):
+    assert x.shape == (2, T)
 
 
 @pytest.mark.parametrize('seed', range(5))
