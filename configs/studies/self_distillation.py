@@ -20,6 +20,10 @@ their solutions, the others with eight samples of each.
              total of all others (https://arxiv.org/abs/2601.20802)
   sdpo_top8  the same over eight tokens. This setting was added after the
              result of `sdpo`, so it has no claim
+  sdpo_feedback, opsd_feedback
+             the teacher reads a correct sample of the same problem, and the
+             reference solution only if there is none. These settings were added
+             later; they are not in the table and have no claim
   sdft       the teacher is a running mean of the policy
              (https://arxiv.org/abs/2601.19897)
 
