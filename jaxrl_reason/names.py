@@ -1,6 +1,7 @@
-"""Suggestions for a name that is not known."""
+"""Suggestions for unknown names and for missing packages."""
 
 import difflib
+import os
 from collections.abc import Iterable, Sequence
 
 # Keys of this library by former names, and by the names of other libraries.
@@ -89,3 +90,12 @@ def nearest_path(path: str, known: Iterable[str]) -> str:
   same = [k for k in known if k.lower().rpartition('.')[2] == last]
   close = difflib.get_close_matches(wanted, same, 1, 0.0)
   return nearest(*((close[0], close) if close else (wanted, known)))
+
+
+def install(extra: str) -> str:
+  """Returns the command that installs an extra: in a clone, if tools/run
+  started this process, or else by pip.
+  """
+  if program := os.environ.get('JAXRL_PROGRAM'):
+    return f'JAXRL_EXTRAS={extra} {program} ...'
+  return f'pip install "jaxrl_reason[{extra}]"'

@@ -16,6 +16,7 @@ from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.published import tensors as tensor_names
 from jaxrl_reason.models.published import values
+from jaxrl_reason.names import install
 
 # general.architecture -> model_type.
 FAMILIES = {
@@ -83,9 +84,7 @@ def library() -> Any:
   try:
     import gguf
   except ImportError as e:
-    raise ImportError(
-      '*.gguf need the gguf library: pip install "jaxrl_reason[gguf]"'
-    ) from e
+    raise ImportError(f'*.gguf need the gguf library: {install("gguf")}') from e
   return gguf
 
 

@@ -5,6 +5,7 @@ import pathlib
 
 from jaxrl_reason.checkpoints import packed
 from jaxrl_reason.hosts import reading
+from jaxrl_reason.names import install
 
 POINTER = b'version https://git-lfs'
 INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
@@ -20,8 +21,7 @@ def library():
     import safetensors.numpy  # noqa: F401 (also imports safetensors)
   except ImportError as e:
     raise ImportError(
-      '*.safetensors need the safetensors library: '
-      'pip install "jaxrl_reason[hf]"'
+      f'*.safetensors need the safetensors library: {install("hf")}'
     ) from e
   return safetensors
 

@@ -27,6 +27,7 @@ from etils import epath
 
 from jaxrl_reason.data import tokenizers as base
 from jaxrl_reason.hosts import reading
+from jaxrl_reason.names import install
 
 JSON, PIECES = 'tokenizer.json', 'tokenizer.model'
 CONFIG, GENERATION = 'tokenizer_config.json', 'generation_config.json'
@@ -226,7 +227,7 @@ def _library() -> Any:
     import tokenizers
   except ImportError as e:
     raise ImportError(
-      f'{JSON} needs the tokenizers library: pip install "jaxrl_reason[hf]"'
+      f'{JSON} needs the tokenizers library: {install("hf")}'
     ) from e
   return tokenizers
 

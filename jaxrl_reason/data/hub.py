@@ -23,6 +23,7 @@ from absl import logging
 
 from jaxrl_reason import names
 from jaxrl_reason.hosts import reading
+from jaxrl_reason.names import install
 
 PREFIX = 'hf:'
 NAME = re.compile(r'hf:([\w.-]+/[\w.-]+?)(?::([\w.-]+))?(?:@([\w./-]+))?')
@@ -138,9 +139,7 @@ def _library(name: str):
   try:
     import huggingface_hub
   except ImportError as e:
-    raise ImportError(
-      f'{name} needs huggingface_hub: pip install "jaxrl_reason[hf]"'
-    ) from e
+    raise ImportError(f'{name} needs huggingface_hub: {install("hf")}') from e
   return huggingface_hub
 
 

@@ -6,6 +6,7 @@ A template that runs too long or builds values that are too large is an error:
 
 from typing import Any
 
+from jaxrl_reason.names import install
 from jaxrl_reason.verifiers.pool import limited
 
 SECONDS = 5.0  # of CPU time of one rendering; a real one takes a millisecond
@@ -27,9 +28,7 @@ def render(name: str, text: str, day: str, values: dict[str, Any]) -> str:
   Raises:
     ValueError: the template refuses the values, fails, or exceeds a limit.
   """
-  limited.require(
-    'jinja2', 'chat templates need jinja2: pip install "jaxrl_reason[hf]"'
-  )
+  limited.require('jinja2', f'chat templates need jinja2: {install("hf")}')
   try:
     return RENDER({'text': text, 'day': day, 'values': values}, SECONDS)
   except limited.Failed as e:

@@ -25,6 +25,7 @@ from jaxrl_reason.evals import contamination, duplicates, scores
 from jaxrl_reason.evals import evaluation as session
 from jaxrl_reason.evals.suites import Suite, texts
 from jaxrl_reason.hosts import reading
+from jaxrl_reason.names import install
 from jaxrl_reason.verifiers import records
 from jaxrl_reason.verifiers.verdict import FAILED
 
@@ -272,8 +273,7 @@ def _parquet() -> Any:
     import pyarrow.parquet
   except ImportError as e:
     raise ImportError(
-      'Parquet needs pyarrow: pip install "jaxrl_reason[curate]", or write '
-      '--format=jsonl'
+      f'Parquet needs pyarrow: {install("curate")}, or write --format=jsonl'
     ) from e
   return pyarrow
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxrl_reason.evals import contamination
+from jaxrl_reason.names import install
 
 N = 3  # words of an n-gram
 # Signs count as words: `12 + 30` and `12 - 30` are different problems.
@@ -27,7 +28,7 @@ def _library() -> Any:
     import datasketch
   except ImportError as e:
     raise ImportError(
-      'near duplicates need datasketch: pip install "jaxrl_reason[curate]"'
+      f'near duplicates need datasketch: {install("curate")}'
     ) from e
   return datasketch
 

@@ -16,6 +16,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from jaxrl_reason import trees
+from jaxrl_reason.names import install
 from jaxrl_reason.planning import costs, hlo, phases
 from jaxrl_reason.run.process import chips
 
@@ -73,8 +74,7 @@ def devices(topology: str, slices: int = 1) -> list:
     import libtpu  # noqa: F401
   except ImportError as e:
     raise ImportError(
-      'compiling for a TPU needs libtpu (no TPU): pip install '
-      "'jaxrl_reason[tpu]', or JAXRL_EXTRAS=tpu tools/run"
+      f'compiling for a TPU needs libtpu (no TPU): {install("tpu")}'
     ) from e
   try:
     return topologies.get_topology_desc(

@@ -13,6 +13,7 @@ from typing import Any
 
 from etils import epath
 
+from jaxrl_reason.names import install
 from jaxrl_reason.reports import (
   alarms,
   answer_folders,
@@ -38,9 +39,7 @@ def _libraries() -> tuple[Any, str]:
     import jinja2
     from plotly.offline import get_plotlyjs
   except ImportError as e:
-    raise ValueError(
-      f"{e.name} is not installed: pip install 'jaxrl_reason[report]'"
-    ) from e
+    raise ValueError(f'{e.name} is not installed: {install("report")}') from e
   env = jinja2.Environment(
     loader=jinja2.FileSystemLoader(PAGE), autoescape=True, trim_blocks=True
   )

@@ -34,6 +34,7 @@ from flax import struct
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model, Params, Rollout, Rows
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.names import install
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts.draw import NONE, Draw
 
@@ -88,9 +89,7 @@ def library() -> Any:
   try:
     import mctx
   except ImportError as e:
-    raise ImportError(
-      'a search needs mctx: pip install "jaxrl_reason[mctx]"'
-    ) from e
+    raise ImportError(f'a search needs mctx: {install("mctx")}') from e
   return mctx
 
 

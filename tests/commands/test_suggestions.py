@@ -106,3 +106,10 @@ def test_the_nearest_model_size_is_suggested():
 def test_an_unrelated_word_has_no_suggestion():
   assert names.nearest('zzz', ['alpha', 'beta']) == ''
   assert names.nearest_path('zzz.qqq', ['rl.samples', 'seed']) == ''
+
+
+def test_an_extra_is_installed_by_the_program_that_was_started(monkeypatch):
+  monkeypatch.delenv('JAXRL_PROGRAM', raising=False)
+  assert names.install('hf') == 'pip install "jaxrl_reason[hf]"'
+  monkeypatch.setenv('JAXRL_PROGRAM', 'tools/run')
+  assert names.install('hf') == 'JAXRL_EXTRAS=hf tools/run ...'

@@ -15,6 +15,7 @@ from absl import logging
 from etils import epath
 
 from jaxrl_reason.checkpoints import files
+from jaxrl_reason.names import install
 from jaxrl_reason.reports import metrics_file
 
 PROJECT = 'jaxrl_reason'
@@ -168,9 +169,7 @@ def start(workdir: epath.Path, values: Mapping[str, Any], track: str) -> list:
     try:
       made = TRACKERS[name](workdir, values, ids.get(name, ''))
     except ImportError as e:
-      raise ValueError(
-        f'track={track!r}: {e}; pip install "jaxrl_reason[{name}]"'
-      ) from e
+      raise ValueError(f'track={track!r}: {e}; {install(name)}') from e
     # Any exception of a service or its client.
     except Exception as e:
       raise ValueError(f'track={track!r}: {name} did not start: {e}') from e

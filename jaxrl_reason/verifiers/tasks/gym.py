@@ -18,6 +18,7 @@ import functools
 
 import numpy as np
 
+from jaxrl_reason.names import install
 from jaxrl_reason.verifiers.tasks import problem
 
 PREFIX = 'gym:'
@@ -31,7 +32,7 @@ def _factory():
   except ImportError as e:
     raise ValueError(
       f'{PREFIX}... needs reasoning-gym, which cannot be imported ({e}): '
-      'pip install "jaxrl_reason[gym]"'
+      f'{install("gym")}'
     ) from e
   return factory
 

@@ -17,6 +17,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 
+from jaxrl_reason.names import install
 from jaxrl_reason.verifiers import resolve
 from jaxrl_reason.verifiers.tools import Answer, calls
 
@@ -47,7 +48,7 @@ class Verifiers:
     except ImportError as e:
       raise ValueError(
         'this needs the protocol of verifiers 0.2 and 0.3, which cannot be '
-        f'imported ({e}): pip install "jaxrl_reason[verifiers]"'
+        f'imported ({e}): {install("verifiers")}'
       ) from e
     self._env = resolve.load(make)(**dict(args or {}))
     self._form, self._client = form, _client_of(Client)

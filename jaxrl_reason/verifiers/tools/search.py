@@ -8,6 +8,8 @@ so they share its memory.
 import json
 import pathlib
 
+from jaxrl_reason.names import install
+
 KINDS = ('.txt', '.md', '.jsonl')
 
 
@@ -58,9 +60,7 @@ class Search:
     try:
       import bm25s
     except ImportError as e:
-      raise ImportError(
-        'search needs bm25s: pip install "jaxrl_reason[search]"'
-      ) from e
+      raise ImportError(f'search needs bm25s: {install("search")}') from e
     documents = read(folder)
     self._shown = [
       ': '.join(x for x in (title, text.strip()[:characters]) if x)
