@@ -84,7 +84,7 @@ def test_a_pool_reports_its_progress(tmp_path):
     quick = pool.submit([('quick', {})])
     quick.result(timeout=60)
     text = pool.progress()
-    assert text.startswith('waiting for the verifier: 3 of 4 answered, slowest')
+    assert text.startswith('waiting for the verifier: 4 of 5 answered, slowest')
     assert 0.2 <= float(text.split()[-2]) < 20 and not future.done()
 
 

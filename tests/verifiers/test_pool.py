@@ -455,6 +455,24 @@ def test_a_case_that_hangs_before_large_cases_fails_alone():
   assert verdicts[1].status == 'timeout'
 
 
+def test_progress_keeps_the_cases_of_finished_batches(tmp_path):
+  """The count does not go back if the first of two batches ends."""
+  held = {'after': str(tmp_path / 'go')}
+  with pool.VerifierPool(reward('echo'), workers=1, timeout_s=30) as verifiers:
+    first = verifiers.submit([('1', {}), ('2', {})])
+    second = verifiers.submit([('3', held)])
+    first.result(timeout=15)
+    assert '2 of 3 answered' in verifiers.progress()
+    (tmp_path / 'go').touch()
+    second.result(timeout=15)
+    assert verifiers.progress() == ''
+    (tmp_path / 'go').unlink()
+    third = verifiers.submit([('4', held)])
+    assert '0 of 1 answered' in verifiers.progress()
+    (tmp_path / 'go').touch()
+    third.result(timeout=15)
+
+
 def test_cases_that_arrive_during_a_restart_are_answered(monkeypatch):
   """A new nursery drops bytes that it reads together with its settings."""
   cases = [('0', {'text': 'x' * 32_000})] * 64

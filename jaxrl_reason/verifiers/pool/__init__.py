@@ -67,15 +67,14 @@ class _Batch:
 
   def __init__(self, size: int):
     self.verdicts: list[Verdict | None] = [None] * size
-    self.missing, self.slowest_s = size, 0.0
+    self.missing = size
     self.future = concurrent.futures.Future()
     # Running, so that a cancelled asyncio task cannot cancel it.
     self.future.set_running_or_notify_cancel()
 
-  def put(self, index: int, verdict: Verdict, seconds: float = 0.0):
+  def put(self, index: int, verdict: Verdict):
     self.verdicts[index] = verdict
     self.missing -= 1
-    self.slowest_s = max(self.slowest_s, seconds)
 
 
 @dataclasses.dataclass
@@ -141,6 +140,7 @@ class VerifierPool:
     self._lock = threading.Lock()  # for everything below
     self._numbers = itertools.count()
     self._open: dict[int, _Open] = {}  # by number
+    self._asked, self._slowest_s = 0, 0.0  # since no case was open
     self._counts = collections.Counter()
     self._busy_s = 0.0
     self._closing, self._why_closed = False, 'is closed'
@@ -162,6 +162,9 @@ class VerifierPool:
     with self._lock:
       if self._closing:
         raise PoolError(f'the verifier pool {self._why_closed}')
+      if not self._open:
+        self._asked, self._slowest_s = 0, 0.0
+      self._asked += len(cases)
       numbers = list(itertools.islice(self._numbers, len(cases)))
       for i, number in enumerate(numbers):
         self._open[number] = _Open(batch, i, payloads[i])
@@ -195,12 +198,9 @@ class VerifierPool:
       }
 
   def progress(self) -> str:
-    """Returns a line about the unanswered cases, or ''."""
+    """Returns a line about the cases since none was open; '' if none is."""
     with self._lock:
-      batches = {id(case.batch): case.batch for case in self._open.values()}
-      missing = sum(batch.missing for batch in batches.values())
-      total = sum(len(batch.verdicts) for batch in batches.values())
-      slowest = max((b.slowest_s for b in batches.values()), default=0.0)
+      missing, total, slowest = len(self._open), self._asked, self._slowest_s
     if not missing:
       return ''
     return (
@@ -337,7 +337,8 @@ class VerifierPool:
       if number not in self._open:
         return  # answered twice, around a restart of the nursery
       case = self._open.pop(number)
-      case.batch.put(case.index, verdict, seconds)
+      case.batch.put(case.index, verdict)
+      self._slowest_s = max(self._slowest_s, seconds)
       self._busy_s += seconds
       self._counts['done'] += 1
       self._counts[verdict.status] += 1
