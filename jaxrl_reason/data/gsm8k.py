@@ -17,6 +17,8 @@ import hashlib
 import json
 import os
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 
 import tensorflow_datasets as tfds
@@ -34,6 +36,7 @@ SHA256 = {
   'train': '17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465',
   'test': '3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14',
 }
+LOOK_S = 5.0  # for an answer of the server, before TFDS downloads with retries
 _ANSWER = '####'
 _ANNOTATION = re.compile(r'<<[^<>]*>>')
 
@@ -115,12 +118,25 @@ class Gsm8k(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 def _download(dl_manager) -> dict[str, epath.Path]:
   try:
+    _reach(URLS['train'])
     return dl_manager.download(URLS)
   except OSError as error:
     raise OSError(
       f'cannot download {", ".join(URLS.values())}: {error}. Without a '
-      'network, set data.dir to a folder with train.jsonl and test.jsonl.'
+      'network, set data.dir to a folder with train.jsonl and test.jsonl, or '
+      'read the data set of the Hub: data.name=files, data.dir=hf:openai/gsm8k'
     ) from error
+
+
+def _reach(url: str) -> None:
+  """Raises an OSError if the server of a URL cannot be reached. TFDS would
+  retry for minutes.
+  """
+  request = urllib.request.Request(url, method='HEAD')
+  try:
+    urllib.request.urlopen(request, timeout=LOOK_S).close()
+  except urllib.error.HTTPError:
+    pass  # the server answers; TFDS retries or reports its error
 
 
 def split_paths(source_dir: epath.PathLike) -> dict[str, epath.Path]:

@@ -7,6 +7,7 @@ import http.server
 import json
 import pathlib
 import pickle
+import socket
 import subprocess
 import sys
 import threading
@@ -150,13 +151,15 @@ def test_a_download_is_checked_and_cached(folder, tmp_path, monkeypatch):
 
 
 def test_a_failed_download_names_the_remedy(folder, tmp_path, monkeypatch):
-  def refuse(self, urls):
-    raise ConnectionError('no network')
-
+  """TFDS, which retries for minutes, is not called."""
   manager = tfds.download.DownloadManager
-  monkeypatch.setattr(manager, 'download', refuse)
-  with pytest.raises(OSError, match='no network.*train.jsonl and test.jsonl'):
-    gsm8k.load(None, tmp_path / 'cache')
+  monkeypatch.setattr(manager, 'download', lambda *_: pytest.fail('called'))
+  with socket.socket() as closed:  # a port on which no server listens
+    closed.bind(('127.0.0.1', 0))
+    publish(monkeypatch, folder, f'http://127.0.0.1:{closed.getsockname()[1]}/')
+    words = 'refused.*train.jsonl and test.jsonl.*hf:openai/gsm8k'
+    with pytest.raises(OSError, match=words):
+      gsm8k.load(None, tmp_path / 'cache')
 
 
 @pytest.mark.skipif(not GSM8K.exists(), reason=f'{GSM8K} is absent')
