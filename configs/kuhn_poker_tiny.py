@@ -2,7 +2,7 @@
 the other player does not see: Kuhn poker.
 
   tools/run --config=configs/kuhn_poker_tiny.py --workdir=runs/kuhn_poker
-  python tools/kuhn_poker.py runs/kuhn_poker@100 runs/kuhn_poker
+  .venv/bin/python tools/kuhn_poker.py runs/kuhn_poker@100 runs/kuhn_poker
 
   problem   9JK>              the deck
   first     J>  p;  b>  b;    its card, its moves and those of the other player
