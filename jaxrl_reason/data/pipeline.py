@@ -256,8 +256,17 @@ class Rendered:
 class Redrawn:
   """An endless source that replaces examples that break a rule."""
 
-  def __init__(self, source, rule: Callable[[dict], bool], tries: int = 100):
-    self._source, self._rule, self._tries = source, rule, tries
+  def __init__(
+    self,
+    source,
+    rule: Callable[[dict], bool],
+    broken: str = (
+      'do not fit data.prompt_len and data.completion_len; raise them'
+    ),
+    tries: int = 100,
+  ):
+    self._source, self._rule = source, rule
+    self._broken, self._tries = broken, tries
 
   def __len__(self) -> int:
     return len(self._source)
@@ -269,10 +278,7 @@ class Redrawn:
       example = self._source[(index + i * 1_000_003) % len(self)]
       if self._rule(example):
         return example
-    raise ValueError(
-      f'{self._tries} examples in a row do not fit data.prompt_len and '
-      'data.completion_len; raise them'
-    )
+    raise ValueError(f'{self._tries} examples in a row {self._broken}')
 
 
 class Batches:

@@ -105,4 +105,8 @@ def without_solved(train, n: int):
   if len(train) < pipeline.ENDLESS:
     return pipeline.Subset(train, range(n, len(train)))
   shown = {train[i]['prompt'] for i in range(n)}
-  return pipeline.Redrawn(train, lambda e: e['prompt'] not in shown)
+  return pipeline.Redrawn(
+    train,
+    lambda e: e['prompt'] not in shown,
+    f'are those that data.shots={n} shows solved; reduce it',
+  )

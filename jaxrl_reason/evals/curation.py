@@ -228,7 +228,8 @@ def _of_before(folder: pathlib.Path) -> list[pathlib.Path]:
   training would read the files that the new call does not replace.
   """
   report = folder / 'report.json'
-  written = reading.json_object(report)['written'] if report.exists() else {}
+  found = reading.json_object(report) if report.exists() else {}
+  written = found.get('written', {})
   names = [name for name, n in written.items() if n or name == TRAIN]
   return [folder / f'{name}.{form}' for name in names for form in files.KINDS]
 

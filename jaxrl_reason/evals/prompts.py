@@ -105,7 +105,9 @@ def write(
   if not is_chat or (variant.template == OWN and found.run is not None):
     _refuse_chat_flags(variant, found, system, thinking)
   if is_chat:
-    end = chat.turn_end(chat.load(found.texts), tokenizer)
+    end = chat.turn_end(
+      chat.load(found.texts, loading.day_of(found.run)), tokenizer
+    )
     stop = stop if end is None or end in stop else (*stop, end)
   ids = []
   for i, example in enumerate(suite.examples):

@@ -30,6 +30,9 @@ from jaxrl_reason.losses.arrays import (
   stop,
 )
 
+# Metrics of sampled tokens alone, for `over_updates`.
+OF_SAMPLED = 'entropy', 'kl'
+
 
 def token_share(x: Array, mask: Array, denominators: Sums) -> jax.Array:
   """Computes the sum over the mask / the batch's tokens: a mean, or the share
@@ -161,19 +164,27 @@ def summarize(metrics: Metrics) -> Metrics:
   return out | exps
 
 
-def over_updates(metrics: Metrics, trained: Array) -> Metrics:
+def over_updates(
+  metrics: Metrics, trained: Array, sampled: Array | None = None
+) -> Metrics:
   """Averages stacked metrics over the updates that trained (`_max`: the max);
   0 if none did.
 
   Args:
     metrics: [..] each, by the updates.
-    trained: bool [..], whether an update has a token.
+    trained: bool [..], whether an update has a token with a gradient.
+    sampled: bool [..], whether it has a token that the policy sampled: the mean
+      of the metrics OF_SAMPLED is over these updates. None: as `trained`.
   """
-  n = jnp.maximum(trained.sum(), 1)
-  return {
-    k: v.max() if k.endswith('_max') else (v * trained).sum() / n
-    for k, v in metrics.items()
-  }
+  sampled = trained if sampled is None else sampled
+
+  def over(name, x):
+    if name.endswith('_max'):
+      return x.max()
+    counts = sampled if name in OF_SAMPLED else trained
+    return (x * counts).sum() / jnp.maximum(counts.sum(), 1)
+
+  return {name: over(name, x) for name, x in metrics.items()}
 
 
 def combine(metrics: Metrics) -> Metrics:

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.config import Eval
+from jaxrl_reason.data import informed_prompts
 from jaxrl_reason.evals import answer_programs
 from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.logits import Sampling
@@ -239,6 +240,7 @@ def _refuse_parts(c) -> None:
       ('rl.extra.groups', c.extra.groups),
       ('rl.hints.room', c.hints.room),
       ('rl.replay.rows', c.replay.rows),
+      ('rl.demos', c.demos_after and c.demos),
     ):
       if value:
         raise ValueError(
@@ -339,6 +341,8 @@ def _host(parts: Prepared) -> list[Phase]:
   scored, passes = passes_of(learner)
   one = costs.forward(costs.rows, costs.new + costs.added)
   before, inside = costs.teacher(learner)
+  if informed_prompts.fields(c.teacher.prompt):  # scored after the verdicts
+    before, inside = 0.0, before + inside
   if scored or before:
     score = jax.jit(programs.rl_score, static_argnums=(0, 1, 2))
     args, flops = (*sizes, *args), scored * one + before

@@ -3,8 +3,9 @@ its rounds are combined.
 
 A kind of round is a static object with five functions (`Rounds`). Refill adds
 other problems, hints repeat the failed problems, and extra adds samples. Replay
-and rescue combine one round with groups of earlier steps and with reference
-solutions. Two drivers call the same functions:
+combines one round with groups of earlier steps, and rescue with reference
+solutions, or with solutions from a second round that shows the answer. Two
+drivers call the same functions:
 
   RoundsSource           in the compiled step, by a `while_loop`
   run.rl.host_step       on the host, by a `while`, with verifiers in Python

@@ -121,11 +121,12 @@ def _many_updates(learner: Learner, update: Callable, state, rows, key):
     keys = jax.random.split(epoch_key, m)
     parts = batch_lib.split(shuffled, m)
     state, metrics = jax.lax.scan(update, state, (parts, keys))
-    return state, (metrics, parts[0].mask.any(axis=(1, 2)))
+    has_tokens = functools.partial(trained_rows.has_tokens, learner)
+    return state, (metrics, *jax.vmap(has_tokens)(parts[0]))
 
   keys = jax.random.split(key, learner.epochs)
-  state, (metrics, trained) = jax.lax.scan(epoch, state, keys)
-  return state, losses.over_updates(metrics, trained)
+  state, found = jax.lax.scan(epoch, state, keys)
+  return state, losses.over_updates(*found)
 
 
 def _one_update(
@@ -151,7 +152,8 @@ def _one_update(
     new, more = _with_critic(learner, state, new, batch, target, sampling)
     metrics |= more
   if state.coefs is not None:
-    given = dict(rows=batch.tokens.shape[0], trained=jnp.any(batch.mask))
+    _, sampled = trained_rows.has_tokens(learner, batch)
+    given = dict(rows=batch.tokens.shape[0], trained=sampled)
     coefs = losses.next_coefs(learner.objective, state.coefs, metrics, **given)
     metrics |= {k: v for k, v in coefs.items() if k.endswith('_coef')}
     new = new.replace(coefs=coefs)
@@ -180,11 +182,9 @@ def gradients(
   selected = _selected(learner, params, batch, adv, sampling, key, teacher)
   rows = batch, adv, selected
   chosen, frozen = trees.split(params, learner.trainable)
-  stats, parts = (
-    _minibatch_stats(learner, batch, coefs, key),
-    learner.micro_batches,
-  )
-  grad, packed = jax.grad(loss_fn, has_aux=True), learner.packing
+  stats = _minibatch_stats(learner, batch, coefs, key)
+  parts, packed = learner.micro_batches, learner.packing
+  grad = jax.grad(loss_fn, has_aux=True)
   if packed is None and parts == 1:
     return grad(chosen, frozen, learner, rows, stats, sampling, None, teacher)
 

@@ -53,3 +53,14 @@ def likelihood_mask(learner: Learner, batch: Batch):
   return learner.objective.likelihood.tokens(
     batch.mask, batch.reward, batch.reward_valid, batch.observed
   )
+
+
+def has_tokens(learner: Learner, batch: Batch) -> tuple[jax.Array, jax.Array]:
+  """Returns whether a minibatch has tokens with a gradient, and tokens that the
+  policy sampled, bool [] each.
+  """
+  likelihood, others = likelihood_mask(learner, batch), batch.is_offpolicy
+  trained = batch.mask if likelihood is None else batch.mask | likelihood
+  apart = learner.objective.offpolicy is not None and others is not None
+  sampled = batch.mask & ~others if apart else batch.mask
+  return jnp.any(trained), jnp.any(sampled)

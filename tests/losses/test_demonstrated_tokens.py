@@ -114,3 +114,6 @@ def test_metrics_are_averaged_over_the_updates_that_train():
   out = losses.over_updates(metrics, some)
   assert out == {'entropy': 3, 'a_max': 1}
   assert losses.over_updates(metrics, some & False)['entropy'] == 0
+  metrics = {'entropy': jnp.float32([2, 0]), 'loss': jnp.float32([4, 6])}
+  out = losses.over_updates(metrics, *jnp.array([[True, True], [True, False]]))
+  assert out == {'entropy': 2, 'loss': 5}

@@ -764,7 +764,6 @@ EXAMPLES = [
   (OPD | {'rl.teacher.weights': 'policy'}, "'policy' agrees with the policy"),
   (UNDER | {'rl.teacher.prompt': '{solution}'}, 'lacks {prompt}, the problem'),
   (UNDER | {'rl.teacher.prompt_len': 0}, 'prompt_len=0: set both'),
-  (UNDER | {'rl.teacher.prompt_len': 64}, 'prompt_len=64 is the number of col'),
   (
     UNDER | {'rl.chunks.tokens': 8, 'rl.chunks.carry': 2},
     'rl.chunks.tokens=8 and rl.teacher.prompt=.* cannot be combined',
@@ -786,6 +785,10 @@ EXAMPLES = [
   (
     UNDER | {'rl.teacher.prompt': '{prompt} {observations}'},
     'has {observations}, and completions have none without rl.turns.env',
+  ),
+  (
+    TOLD | {'rl.turns.env': 'subtraction'},
+    "rl.turns.env='subtraction' and rl.teacher.prompt=.* of the other player",
   ),
   (TOLD | HINTS, 'rl.hints.room=4 and rl.teacher.prompt=.* after a hint lacks'),
   ({'rl.algorithm': 'opd'}, "'opd' learns from a teacher: set rl.teacher.wei"),

@@ -15,7 +15,7 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.parts import Chain
 from jaxrl_reason.rollouts import filters, fused
 from jaxrl_reason.run.rl import programs
-from jaxrl_reason.update import scoring
+from jaxrl_reason.update import scoring, trained_rows
 from jaxrl_reason.update import step as step_lib
 
 NEUTRAL = Sampling.make()
@@ -326,6 +326,29 @@ def test_an_update_without_a_token_moves_no_controlled_coefficient(batch):
     assert metrics['trained_tokens'] == mask.sum()
     moved = after.coefs['entropy_level'] != state.coefs['entropy_level']
     assert moved == moves
+
+
+def test_demonstrations_alone_move_no_coefficient_of_the_entropy(batch):
+  """The policy sampled none of their tokens, so there is no entropy."""
+  learner = L.learner({'entropy_target': 9.0, 'offpolicy': 'sft'})
+  state = L.state(learner)
+  for others, moves in ((batch.mask & False, True), (batch.mask, False)):
+    given = batch.replace(is_offpolicy=others)
+    args = learner, state, given, L.NEUTRAL, L.ROOT
+    after, _ = jax.jit(step_lib.update, static_argnums=0)(*args)
+    moved = after.coefs['entropy_level'] != state.coefs['entropy_level']
+    assert moved == moves
+    assert trained_rows.has_tokens(learner, given) == (True, moves)
+
+
+def test_an_update_on_verdicts_alone_counts_for_the_metrics(batch):
+  verdicts = jnp.arange(batch.mask.shape[1]) == L.P + L.C - 1
+  dead = batch.replace(
+    mask=batch.mask & False, observed=batch.mask & False | verdicts
+  )
+  term = {'sft_on': 'verdict', 'sft_coef': 1.0}
+  assert trained_rows.has_tokens(L.learner(term), dead) == (True, False)
+  assert trained_rows.has_tokens(L.learner(), dead) == (False, False)
 
 
 def test_split_and_join_are_inverse_and_strided():

@@ -38,7 +38,7 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
     rules.refuse(table, c, needs)
   rules.refuse(penalty_rules, c, needs, chunks.of(c, d) is not None)
   rules.refuse(reference_rules, c, objective, adapted)
-  teacher_checks.check(c, d, needs)
+  teacher_checks.check(c, needs)
   if chunks.of(c, d) is None:  # chunks have rows of their own
     rules.refuse(padding_rules, c, d, needs)
   turns.check(c, d, needs)

@@ -9,13 +9,14 @@ from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.config.training import Supervised
 from jaxrl_reason.data import informed_prompts
 from jaxrl_reason.models.adapters import frozen
+from jaxrl_reason.run.rl import turn_settings
 from jaxrl_reason.update import critics
 from jaxrl_reason.update.learner import POLICY, SAME
 
 REWARD_MODEL = 'rl.reward_model'
 
 
-def check(c: RL, data: Data, needs: frozenset[str]) -> None:
+def check(c: RL, needs: frozenset[str]) -> None:
   """Refuses a teacher or a reward model that cannot work, or settings without
   effect.
 
@@ -23,8 +24,7 @@ def check(c: RL, data: Data, needs: frozenset[str]) -> None:
     ValueError: names the key.
   """
   rules.refuse(teacher_rules, c, needs)
-  columns = data.prompt_len + c.hints.room + data.completion_len
-  rules.refuse(prompt_rules, c, columns)
+  rules.refuse(prompt_rules, c)
   rules.refuse(feedback_rules, c)
   rules.refuse(reward_weights_rules, c)
 
@@ -141,7 +141,7 @@ def _kernels(part: Mapping) -> tuple:
   return part['reward'], part.get('kwargs', {}).get('correct')
 
 
-def prompt_rules(c: RL, columns: int) -> rules.Rows:
+def prompt_rules(c: RL) -> rules.Rows:
   t = c.teacher
   key = f'rl.teacher.prompt={t.prompt!r}'
   return (
@@ -158,11 +158,6 @@ def prompt_rules(c: RL, columns: int) -> rules.Rows:
       bool(t.prompt) != bool(t.prompt_len),
       f'{key} and rl.teacher.prompt_len={t.prompt_len}: set both, the prompt '
       'and the most tokens that it has, or neither',
-    ),
-    (
-      t.prompt_len == columns,
-      f'rl.teacher.prompt_len={t.prompt_len} is the number of columns of a '
-      'row, which `padding` shortens: set it to one more',
     ),
     *rules.apart(
       f' and {key} cannot be combined: the teacher scores whole completions '
@@ -213,5 +208,12 @@ def feedback_rules(c: RL) -> rules.Rows:
       f' and {key} cannot be combined: a completion after a hint lacks its '
       'beginning; set it to its default',
       rl__hints__room='sample' in names and c.hints.room,
+    ),
+    *rules.apart(
+      f' and {key} cannot be combined: the sample may be the row of the other '
+      'player, with a card that this one cannot see; leave {sample} out',
+      rl__turns__env='sample' in names
+      and turn_settings.is_game(c)
+      and c.turns.env,
     ),
   )

@@ -1,7 +1,6 @@
 """The policy as a verifier of its completions (`rl.verdict`), and its rules."""
 
 import dataclasses
-import re
 from typing import Any
 
 from jaxrl_reason import losses
@@ -18,6 +17,12 @@ from jaxrl_reason.run.rl import chunk_settings as chunks
 from jaxrl_reason.run.rl.teachers import SAME
 from jaxrl_reason.update import packing
 from jaxrl_reason.update.learner import Learner
+
+# Fields of other texts, which a question may not have. Other braces are kept.
+NOT_REPLACED = tuple(
+  f'{{{name}}}'
+  for name in 'prompt question solution completion verdict sample'.split()
+)
 
 
 def is_on(objective: losses.Objective) -> bool:
@@ -114,7 +119,7 @@ def _wrong(ask: Any) -> str:
   """Returns the reason why a question is refused, or ''."""
   if not isinstance(ask, str) or not ask:
     return 'set it to the question after a completion'
-  others = sorted({*re.findall(r'\{\w+\}', ask)} - {ANSWER})
+  others = [name for name in NOT_REPLACED if name in ask]
   if others:
     return f'{others[0]} is not replaced, only {ANSWER}'
   return ''
