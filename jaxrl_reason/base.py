@@ -204,8 +204,8 @@ class Prompts:
   # i32 [B], tokens of it before its answer is marked; None: all but the last.
   hint_limit: jax.Array | None = None
   is_hinted: jax.Array | None = None  # bool [B], ends with tokens of a hint
-  # i32 [B,Q], left-padded, the prompt under which a teacher scores; None: as
-  # trained under. `teacher_valid` i8: it depends on verdicts, informed_prompts.
+  # i32 [B,Q], left-padded, the prompt of a teacher; None: that of the training
+  # rows. `teacher_valid` is i8 if it has conditions (`data.informed_prompts`).
   teacher_tokens: jax.Array | None = None
   teacher_valid: jax.Array | None = None  # bool or i8 [B,Q]
   pass_rate: jax.Array | None = None  # f32 [B], of the reference (A*-PO)

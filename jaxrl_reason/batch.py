@@ -241,8 +241,8 @@ def length_by_verdict(batch: Batch) -> Metrics:
 
 
 def policy_lag(batch: Batch, step: jax.Array) -> jax.Array:
-  """Averages the updates between the weights that sampled a token and step, f32
-  [], over the trained tokens that the policy sampled.
+  """Computes the mean policy lag, f32 [], of the trained tokens that the policy
+  sampled: the updates between the weights that sampled a token and `step`.
   """
   own = batch.mask
   if batch.is_offpolicy is not None:

@@ -27,7 +27,9 @@ def parser() -> command.Parser:
 
 
 def choices(meaning: str) -> list[str]:
-  """Returns a line with the names of each table that a meaning refers to."""
+  """Returns a line with the names in each table that the description of a key
+  mentions.
+  """
   lines = []
   for module, table in TABLE.findall(meaning):
     known = getattr(importlib.import_module(f'jaxrl_reason.{module}'), table)

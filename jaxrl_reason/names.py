@@ -19,7 +19,7 @@ ALIASES = {
   'num_generations': 'samples',
   'preset': 'algorithm',
 }
-# Whole paths by paths that do not exist.
+# Unknown path -> the path that is suggested in its place.
 PATHS = dict.fromkeys(('reward', 'rl.reward'), 'rl.rewards.answer.reward')
 
 

@@ -1,10 +1,10 @@
 """Prints the expected rewards and the exploitability of a policy in Kuhn poker.
 
-  python tools/kuhn_poker.py runs/kuhn_poker@100 runs/kuhn_poker
+  .venv/bin/python tools/kuhn_poker.py runs/kuhn_poker@100 runs/kuhn_poker
 
 Each MODEL is WORKDIR[@step] of a run of configs/kuhn_poker_tiny.py. The figures
-are means over all decks of --ranks, without sampling of games. Each deck has
-one line with --decks.
+are means over all decks of the --ranks highest ranks. They are computed from
+probabilities, without sampling games. --decks also prints a line for each deck.
 
   optimal  expected reward of the policy as the first player against an optimal
            player; at most -1/18

@@ -34,8 +34,8 @@ steps; ± is half of the 95 % t interval; p corrected for 11 criteria).
 The claim that `gain` raises pass@1 holds (p 0.008). The other claims could not
 be decided: for `prob` and `mean_prob` p is 0.056 and 0.084 (the level is
 0.025), and no comparison with the verifier is below 0.243. `prob` - `control`
-is 0.118 ± 0.144. So training on the reference answer alone is not where the
-gains come from, as far as the means show.
+is 0.118 ± 0.144. By the means, the gains do not come from training on the
+reference answer alone, but the interval contains 0.
 
 Earlier forms of the study: with a weight of 1 for all rewards, the first three
 gained 0.055 to 0.075. Without training on the reference answer, 100 steps

@@ -27,7 +27,7 @@ LAYOUTS = (
   'output',  # [in..., out] <-> [out, in]: the attention's output
   'stacked',  # unchanged, all experts in one tensor
   'interleaved',  # the same, last dimension interleaved with another weight's
-  'adjoined',  # the same, last dimension after another weight's
+  'adjoined',  # the same, weights concatenated along the last dimension
   'experts',  # [expert, in, out] <-> [expert, out, in], in one tensor
 )
 WHOLE = 'stacked', 'interleaved', 'adjoined', 'experts'

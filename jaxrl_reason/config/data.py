@@ -128,8 +128,8 @@ class Data(Record):
   # high, if it has a level of effort.
   thinking: str = ''
   day: str = '2024-07-26'  # template=chat: date, if the template shows one
-  # Plain templates: number of solved problems before each problem, the first of
-  # the train split, which are not trained on.
+  # Plain templates: number of solved problems before each problem. They are the
+  # first problems of the train split, and are not trained on.
   shots: CountOrNone = 0
   prompt_len: Count = 32  # P, tokens
   completion_len: Count = 32  # C, tokens, stop token included

@@ -143,11 +143,13 @@ class RL(Training):
   league: League = League()
   chunks: Chunks = Chunks()
   tree: Tree = Tree()
-  # Samples of each problem that the reference solution replaces.
+  # Samples of each problem that demonstrations replace: the reference solution,
+  # or with `demos_prompt` at most this number of correct explanations.
   demos: CountOrNone = 0
   demos_when: str = 'always'  # always; failed: only if no sample was correct
-  # Prompt with {prompt}, {solution} and {answer}, under which the policy
-  # samples the demonstrations. They are trained on under the problem (ExPO).
+  # Text with {prompt}, {solution} and {answer}: the prompt from which the
+  # policy samples the demonstrations (ExPO). The update trains on them with the
+  # usual prompt.
   # '': the reference solution is the demonstration.
   demos_prompt: str = ''
   critic: Critic = Critic()
@@ -213,7 +215,9 @@ class RL(Training):
 
   @property
   def reads_solutions(self) -> bool:
-    """Returns True if the rl stage reads reference solutions."""
+    """Returns whether rows have tokens of reference solutions: demonstrations
+    or hints.
+    """
     return bool(self.demos and not self.demos_prompt or self.hints.room)
 
   @property

@@ -273,7 +273,7 @@ class VerdictText(Record):
   """
 
   # Text between the completion and the verdict. For rewards it may contain
-  # {answer}, and `kwargs.ask` of a reward part replaces it.
+  # {answer}. A reward part with `kwargs.ask` uses that text in place of this.
   ask: str = '\nIs the answer right? Reply with one word, yes or no: '
   yes: str = 'yes'  # text of one token
   no: str = 'no'  # text of one token

@@ -210,7 +210,7 @@ def difficulty(
     return float(own)
   if strict and own is not None:
     raise ValueError(
-      f'its difficulty is {own!r:.60}, no number: mend or remove the field, or '
-      'set data.sources.<name>.difficulty'
+      f'its difficulty is {own!r:.60}, which is not a number: correct or '
+      'remove the field, or set data.sources.<name>.difficulty'
     )
   return float(len(example.get('solution') or ''))

@@ -260,7 +260,9 @@ def load(
     ImportError: Parquet without pyarrow.
   """
   if not 0 <= heldout < 1:
-    raise ValueError(f'data.files.heldout={heldout}: choose between 0 and 1')
+    raise ValueError(
+      f'data.files.heldout={heldout}: choose a number from 0 to below 1'
+    )
   paths = paths_of(source)
   fields = dict(question=question, answer=answer, solution=solution)
   fields = guessed([*paths['train'], *paths['test']], fields)

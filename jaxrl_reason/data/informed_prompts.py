@@ -1,11 +1,11 @@
-"""Prompts that contain more than the problem, such as its solution: under which
-a teacher scores (`rl.teacher.prompt`), and under which the policy samples
-demonstrations (`rl.demos_prompt`).
+"""Encodes prompts that contain more than the problem, such as its solution. A
+teacher scores under such a prompt (`rl.teacher.prompt`), and the policy samples
+demonstrations from it (`rl.demos_prompt`).
 
-Some fields of a teacher's prompt depend on the verdicts of the step. A row has
-the tokens of all texts that it may need, and `teacher_valid` is int8: for each
-token the condition under which the prompt has it, or the place of a text that
-only the step knows. `rollouts.feedback` assembles the prompt from the row:
+Some fields of a teacher's prompt depend on the verdicts of the step. Then a row
+has the tokens of all texts that the prompt may contain. `teacher_valid`, int8,
+has for each token the condition under which it is in the prompt, or marks the
+place of a text of the step. `rollouts.feedback` assembles the prompt:
 
   template   {prompt}{verdict}{sample}=
   tokens     1+1     yes no   _   42   =    _ is the place of a sample

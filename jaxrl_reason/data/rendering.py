@@ -72,8 +72,8 @@ def common_renderer(
   if len(prompts) > 1 or (c.shots and len(sections) > 1):
     raise ValueError(
       'data.sources have different prompts (template, system, or solved '
-      'problems of data.shots), and these questions belong to no source: use '
-      'the same for all sources (in evaluate, or another --prompt)'
+      'problems of data.shots), and these questions belong to no source: set '
+      'equal prompts for all sources, or in evaluate choose another --prompt'
     )
   return renderer(sections[0], train, tokenizer, folder, tools)
 

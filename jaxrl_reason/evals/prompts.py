@@ -220,8 +220,8 @@ def _solved(variant: Variant, suite: suites.Suite) -> Sequence:
 
 
 def _as_trained(found: Loaded) -> tuple[Callable[[dict], str], bool]:
-  """Returns the prompts of the data of the model's run: of an example of a
-  mixture's source, that of the source.
+  """Returns (example -> prompt text of the model's run, whether it is the chat
+  template). In a mixture, an example has the prompt of its source.
   """
   data = suites.data_of(found.run)
   problems = problems_lib.load(data, found.run.seed) if data.shots else None

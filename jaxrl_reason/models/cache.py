@@ -391,7 +391,7 @@ def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
       most = windows.reach(window, positions)[..., None]
       prompt = prompt & (positions[..., None] - at < most)
       prompt = seen_of_prompt(prompt[..., None], window)[..., 0]
-    if window < 0:  # but it may be outside the chunk
+    if window < 0:  # own tokens may be outside the chunk of the query
       most = jnp.broadcast_to(most, (b, s // b, 1)).reshape(s, 1, 1)
       seen = seen & ((step - jnp.arange(r)) % r < most)
     masks[window] = prompt, seen

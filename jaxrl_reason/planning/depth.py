@@ -38,8 +38,8 @@ def cut(shape: Config, layers: int) -> Config:
 
 
 def _first(shape: Config) -> int:
-  """Returns the number of first layers without experts, if these are the only
-  ones; 0: others follow layers with experts.
+  """Returns the number of layers without experts if all of them are before the
+  layers with experts, else 0.
   """
   n = len(shape.dense_layers)
   return n if shape.dense_layers == tuple(range(n)) else 0

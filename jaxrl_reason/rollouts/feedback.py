@@ -101,8 +101,8 @@ class Feedback(Part):
 def _widths(
   kinds: jax.Array, batch: Batch, found: jax.Array, lengths: dict
 ) -> jax.Array:
-  """Counts the tokens of a prompt, i32 [N,Q], that each token of its row
-  becomes.
+  """Returns, for each token of a row, the number of tokens of the prompt that
+  replace it, i32 [N,Q].
 
   Args:
     lengths: of the texts of the step, i32 [N] by kind.

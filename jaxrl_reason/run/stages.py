@@ -207,7 +207,8 @@ def prompt_encoder(
     if rated:
       row['pass_rate'] = pipeline.pass_rate(i, example)
     if rl.demos_prompt:
-      # The rounds ask under one prompt and train under the other.
+      # Demonstrations are sampled from `tokens`. All rows are trained on with
+      # `train_tokens`, the usual prompt.
       row |= {f'train_{k}': row[k] for k in ('tokens', 'valid')}
       own = example, tokenizer, rl.demos_prompt, d.prompt_len
       row |= informed_prompts.explained_row(i, *own)

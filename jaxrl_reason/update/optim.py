@@ -211,9 +211,8 @@ def make(c, steps: int) -> optax.GradientTransformation:
     )
   if c.state_dtype == 'bfloat16' and c.name == 'adafactor':
     raise ValueError(
-      "optimizer.name='adafactor' averages over more and more updates, and of "
-      'a mean that hardly moves bfloat16 keeps nothing: set '
-      "state_dtype='float32'"
+      "optimizer.name='adafactor' averages over more and more updates. Changes "
+      "of the mean then round to 0 in bfloat16: set state_dtype='float32'"
     )
   rule = stored(OPTIMIZERS[c.name](schedule(c, steps), c), c.state_dtype)
   if c.clip_norm:

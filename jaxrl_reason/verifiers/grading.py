@@ -50,9 +50,9 @@ def resume(out: str, rows: Iterator):
     new = next(rows, (0, {}))[1]
     if _line(old) != _line(new):
       raise GradeError(
-        f'{out}:{number}: grades another row (completion, answer or another '
-        'field) than the input has here. Remove the file, or name another with '
-        '--out.'
+        f'{out}:{number}: the input has another row here: the completion, the '
+        'answer or another field differs. Remove the file, or name another '
+        'with --out.'
       )
   return rows, done
 

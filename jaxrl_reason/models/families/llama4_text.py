@@ -1,6 +1,7 @@
-"""Llama 4 (text): attention in chunks with rotary positions, other layers
-without either, whose queries grow with the position. One expert of each token
-reads its input times a sigmoid, and all tokens have an mlp beside it.
+"""Llama 4 (text): most layers have attention in chunks and rotary positions.
+The others attend to all tokens, without rotary positions, and scale their
+queries by the position. The input of a token's expert is multiplied by the
+sigmoid of the router's score. A shared mlp is beside the experts.
 """
 
 import dataclasses

@@ -40,7 +40,7 @@ def reaches(windows: tuple[int, ...], which, positions: jax.Array) -> jax.Array:
 def chunk_ids(
   segments: jax.Array, positions: jax.Array, window: int
 ) -> jax.Array:
-  """Returns i32 [N,T], another number for each chunk of each segment, for
+  """Returns i32 [N,T], a different number for each chunk of each segment, for
   kernels that separate segments; 0: padding.
 
   Args:

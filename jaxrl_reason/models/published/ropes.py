@@ -275,7 +275,7 @@ def write(rope: Rope) -> dict | None:
   if rope.kind == 'default':
     return None
   out = {'rope_type': rope.kind}
-  # No reader accepts a kind that files do not have.
+  # A kind without KEYS, such as 'none', is in no published config.json.
   for key, name in KEYS.get(rope.kind, {}).items():
     value = getattr(rope, name)
     out[key] = list(value) if isinstance(value, tuple) else value

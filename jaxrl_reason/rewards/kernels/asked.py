@@ -3,8 +3,8 @@
   text    rl.verdict.ask, or the `ask` of the reward part
   views   {'verdict': {text: f32 [N], probability of the verdict yes}}
 
-A text with {answer} is another question for every problem: `encode` puts the
-reference answer there.
+If a text contains {answer}, the question differs between problems: `encoder`
+replaces {answer} by the reference answer of the problem.
 """
 
 from collections.abc import Callable

@@ -197,8 +197,8 @@ def mixture_rules(stages: tuple, d: Data, schedules: list) -> rules.Rows:
     ),
     (
       len(chats) == 2,
-      "data.sources: template='chat' of some sources only: completions end in "
-      'one way; set it for all sources, or for none',
+      "data.sources: template='chat' of some sources only: all completions of "
+      'a run end with the same token; set it for all sources, or for none',
     ),
     (
       {'pretrain', 'sft'} & {*stages} and not any(mixture.own(d, 'supervised')),

@@ -173,8 +173,8 @@ def demo_rules(c: RL, objective: losses.Objective) -> rules.Rows:
     ),
     (
       prompt and not fields & {'solution', 'answer'},
-      f'{key} has more than the problem only with {{answer}} or {{solution}}: '
-      'write one of them in',
+      f'{key} adds something to the problem only with {{answer}} or '
+      '{solution}: write one of them in',
     ),
     (
       informed_prompts.fields(prompt),

@@ -109,7 +109,7 @@ def chip_of(topology: str, flag: str = '--topology') -> Chip:
     raise ValueError(
       f'{flag}={topology}: {name!r} is not one of {", ".join(CHIPS)}.'
       f'{near and f" Did you mean {near!r}?"} Write for example v5e:4x4 or '
-      'v5p:4x4x4. GPUs are not described'
+      'v5p:4x4x4. Plans for GPUs are not supported'
     )
   torus_of(topology)
   return CHIPS[name]

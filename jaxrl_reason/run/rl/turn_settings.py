@@ -184,9 +184,9 @@ def check(c: RL, data: Data, needs: frozenset[str]) -> None:
     elif envs.get(name).opening and c.turns.observation >= data.completion_len:
       raise ValueError(
         f'rl.turns.observation={c.turns.observation}: an opening of '
-        f'rl.turns.env={name!r} may have so many tokens that '
-        f'data.completion_len={data.completion_len} leaves none to '
-        'sample; set it below that'
+        f'rl.turns.env={name!r} may fill the whole completion; set '
+        'rl.turns.observation below '
+        f'data.completion_len={data.completion_len}'
       )
     if is_game(c):
       _check_game(c, needs)

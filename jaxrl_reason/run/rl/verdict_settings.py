@@ -76,8 +76,8 @@ def with_questions(c: RL) -> dict[str, dict]:
 def judges(
   c: RL, learn: Learner, tokenizer: Any, max_new: int
 ) -> dict[str, tuple[str, Verdicts]]:
-  """Returns, by question, a reward part that has it, and the question to the
-  model that answers for the rewards 'verdict'.
+  """Returns, for each question of the rewards 'verdict', the first reward part
+  with this question, and the `Verdicts` that compute its answers.
 
   Args:
     max_new: C.

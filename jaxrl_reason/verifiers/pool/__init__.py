@@ -198,7 +198,9 @@ class VerifierPool:
       }
 
   def progress(self) -> str:
-    """Returns a line about the cases since none was open; '' if none is."""
+    """Returns a line about the cases since the pool was last idle, or '' if it
+    is idle.
+    """
     with self._lock:
       missing, total, slowest = len(self._open), self._asked, self._slowest_s
     if not missing:
