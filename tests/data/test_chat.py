@@ -243,7 +243,9 @@ def test_plain_prompts_begin_with_the_models_first_token(folder):
   assert tuple(ids[:n]) == tokenizer.prefix_ids
   assert tokenizer.bos_id not in ids[n:]
   text = tokenizer.decode(ids)
-  assert text.count('Assistant:') == 2 and found.train[0]['solution'] in text
+  shown = problems.load(config_lib.default().data, 0).train[0]
+  assert text.count('Assistant:') == 2 and shown['solution'] in text
+  assert all(found.train[i]['prompt'] != shown['prompt'] for i in range(9))
 
 
 @pytest.mark.parametrize(
