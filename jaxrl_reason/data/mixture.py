@@ -48,11 +48,18 @@ def sections(data: Data) -> dict[str, Data]:
   return out
 
 
+def prompted(data: Data) -> list[Data]:
+  """Returns the sections that prompts are rendered with: those of the sources,
+  or the section itself without a mixture.
+  """
+  return [*sections(data).values()] or [data]
+
+
 def uses_chat(data: Data) -> bool:
   """Returns whether prompts are in the chat template; of a mixture, the rules
   require the same of all sources.
   """
-  return 'chat' in {c.template for c in [*sections(data).values()] or [data]}
+  return 'chat' in {c.template for c in prompted(data)}
 
 
 def names_and_weights(data: Data) -> tuple[tuple[str, ...], tuple]:

@@ -67,7 +67,7 @@ def common_renderer(
   Raises:
     ValueError: the sources have different prompts.
   """
-  sections = [*mixture.sections(c).values()] or [c]
+  sections = mixture.prompted(c)
   prompts = {(section.template, section.system) for section in sections}
   if len(prompts) > 1 or (c.shots and len(sections) > 1):
     raise ValueError(

@@ -89,7 +89,7 @@ def pairs_of(c, folder):
 
 
 def test_pairs_have_the_prompts_of_problems(tmp_path):
-  """Of a mixture's source, and with the schemas of tools."""
+  """Prompts are those of a mixture's source, with the schemas of tools."""
   c = of_folder(tmp_path / 'model')
   c.data.sources = {'a': dict(name='products', template='chat')}
   c.rl.update(path='host', rewards={'task': dict(reward='numbers')})

@@ -182,7 +182,7 @@ def mixture_rules(stages: tuple, d: Data, schedules: list) -> rules.Rows:
     schedules: (points, values) of every source's weight.
   """
   keys = ', '.join(f'data.sources.{name}.weight' for name in d.sources)
-  chats = {c.template == 'chat' for c in mixture.sections(d).values()}
+  chats = {c.template == 'chat' for c in mixture.prompted(d)}
   times = sorted({t for at, _ in schedules for t in at})
   empty = [t for t in times if not any(_at(*s, t) > 0 for s in schedules)]
   return (
