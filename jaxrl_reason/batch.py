@@ -240,13 +240,17 @@ def length_by_verdict(batch: Batch) -> Metrics:
   return {'length_right': mean(right), 'length_wrong': mean(~right)}
 
 
+def own_tokens(batch: Batch) -> jax.Array:
+  """Returns the mask of trained tokens that the policy sampled, bool [N,T]."""
+  others = batch.is_offpolicy
+  return batch.mask if others is None else batch.mask & ~others
+
+
 def policy_lag(batch: Batch, step: jax.Array) -> jax.Array:
   """Computes the mean policy lag, f32 [], of the trained tokens that the policy
   sampled: the updates between the weights that sampled a token and `step`.
   """
-  own = batch.mask
-  if batch.is_offpolicy is not None:
-    own = own & ~batch.is_offpolicy
+  own = own_tokens(batch)
   lag = jnp.where(own, step - batch.version, 0)
   return lag.sum() / jnp.maximum(own.sum(), 1)
 

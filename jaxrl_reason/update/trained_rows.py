@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Batch
 from jaxrl_reason.update.learner import Learner
@@ -59,8 +60,6 @@ def has_tokens(learner: Learner, batch: Batch) -> tuple[jax.Array, jax.Array]:
   """Returns whether a minibatch has tokens with a gradient, and tokens that the
   policy sampled, bool [] each.
   """
-  likelihood, others = likelihood_mask(learner, batch), batch.is_offpolicy
+  likelihood = likelihood_mask(learner, batch)
   trained = batch.mask if likelihood is None else batch.mask | likelihood
-  apart = learner.objective.offpolicy is not None and others is not None
-  sampled = batch.mask & ~others if apart else batch.mask
-  return jnp.any(trained), jnp.any(sampled)
+  return jnp.any(trained), jnp.any(batch_lib.own_tokens(batch))
