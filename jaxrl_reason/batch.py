@@ -286,20 +286,22 @@ def answer_spread(batch: Batch) -> Metrics:
 
 
 def turn_stats(batch: Batch) -> Metrics:
-  """Summarises episodes: for each turn the reward, over the rows that have it,
-  and the sampled tokens, over the rows that sampled any (in a game, those of
-  the player that moves), and the mean counts of `rollouts.turns.EVENTS`.
+  """Summarises episodes: for each turn the reward and the sampled tokens, over
+  the rows that sampled any (in a game, those of the player that moves: the
+  rewards of its two rows sum to 0), and the mean counts of
+  `rollouts.turns.EVENTS`.
   """
   reward = batch.episode.reward
   there = jnp.isfinite(reward)
-  n = jnp.maximum(there.sum(axis=0), 1)
   out = {'turns/mean': jnp.mean(there.sum(axis=1).astype(jnp.float32))}
   out['turns/done'] = jnp.mean(batch.episode.done)
   for name, count in batch.episode.events.items():
     out[f'turns/{name}'] = jnp.mean(count.astype(jnp.float32))
-  gained = jnp.where(there, reward, 0).sum(axis=0) / n
   for i in range(reward.shape[1]):
-    out[f'turns/{i}/reward'] = gained[i]
+    own = (batch.turn == i + 1) & ~batch.observed
+    moved = there[:, i] & jnp.any(own, axis=1)
+    gained = jnp.where(moved, reward[:, i], 0).sum()
+    out[f'turns/{i}/reward'] = gained / jnp.maximum(moved.sum(), 1)
     drawn = jnp.sum(batch.mask & (batch.turn == i + 1), axis=1)
     movers = jnp.maximum(jnp.sum(drawn > 0), 1)
     out[f'turns/{i}/length'] = drawn.sum() / movers

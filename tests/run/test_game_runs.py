@@ -124,6 +124,33 @@ def test_the_length_of_a_turn_is_of_the_player_that_moves(whole):
     assert tokens > 0
 
 
+def _moves(record) -> int:
+  """Counts the moves of a row's player."""
+  spoken = record.get('conversation', [])
+  moves = sum(turn['role'] != 'environment' for turn in spoken)
+  return moves or int(record['length'] > 0)
+
+
+def test_the_reward_of_a_turn_is_that_of_the_player_that_moves(whole):
+  """Only the last move of a game has a reward. (The rewards of the two rows sum
+  to 0.)
+  """
+  seen, sums = run_records.trained(whole), []
+  for row, records in zip(seen, run_records.rollouts(whole), strict=True):
+    games, total = len(records) / 2, 0.0
+    for i in range(6):
+      name = f'train/turns/{i}'
+      total += row[f'{name}/reward'] * row[f'{name}/share'] * games
+    want = 0.0
+    for pair in zip(records[::2], records[1::2]):
+      first, second = map(_moves, pair)
+      last = pair[0] if first > second else pair[1]
+      want += last['verdict']['parts']['env']
+    assert total == pytest.approx(want, abs=1e-5)
+    sums.append(want)
+  assert any(sums)
+
+
 LEAGUE = {'rl.league.share': 0.7, 'rl.league.every': 1, 'rl.league.size': 2}
 
 
