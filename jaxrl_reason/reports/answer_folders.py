@@ -3,7 +3,7 @@
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from etils import epath
 
@@ -13,6 +13,7 @@ from jaxrl_reason.reports.answer_pages import Blocks, is_record
 from jaxrl_reason.reports.signs import is_right
 
 MANY = 2000  # answers of a cell that a page shows
+ABOUT = ('model', 'suite', 'variant', 'temperature')  # settings of a cell
 
 
 @dataclasses.dataclass
@@ -54,7 +55,7 @@ def read(path: epath.PathLike, number: int, blocks: Blocks) -> list[Cell]:
     number: of the first cell, among runs and cells.
   """
   cells = []
-  for file in sorted((epath.Path(path) / 'answers').glob('*.jsonl')):
+  for file in _files(epath.Path(path)):
     rows = [
       r for r in map(workdirs.finite, metrics_file.lines(file)) if is_record(r)
     ]
@@ -67,12 +68,30 @@ def read(path: epath.PathLike, number: int, blocks: Blocks) -> list[Cell]:
   return cells
 
 
+def _files(path: epath.Path) -> list[epath.Path]:
+  """Lists the files of answers: first those of results.json, in the order of
+  its command, then the others by name.
+  """
+  results = workdirs.whole(path / 'results.json').get('results') or []
+  order = [[row.get(k) for k in ABOUT] for row in results]
+
+  def place(file: epath.Path) -> int:
+    settings = _settings(file)
+    about = [settings.get(k) for k in ABOUT]
+    return order.index(about) if about in order else len(order)
+
+  return sorted(sorted((path / 'answers').glob('*.jsonl')), key=place)
+
+
 def _cell(rows: list[dict]) -> Cell | None:
-  """Builds the cell of records; None if a problem has no verified sample."""
-  drawn = [r for r in rows if r['sample'] > 0 and r.get('verdict')]
+  """Builds the cell of records: of the samples, or of the greedy answers if
+  there are no samples; None without a verified answer.
+  """
+  judged = [r for r in rows if r.get('verdict')]
+  drawn = [r for r in judged if r['sample'] > 0]
   right: dict[int, int] = {}
   count: dict[int, int] = {}
-  for row in drawn:
+  for row in drawn or judged:
     number = row['problem']
     right[number] = right.get(number, 0) + is_right(row)
     count[number] = count.get(number, 0) + 1
@@ -81,9 +100,9 @@ def _cell(rows: list[dict]) -> Cell | None:
   right = {i: n for i, n in right.items() if count[i] == samples}
   if not right:
     return None
-  first = drawn[0]
-  temperature = f'T {first.get("temperature", 1):g}'
-  asked = [str(first.get(k, '')) for k in ('suite', 'variant')] + [temperature]
+  first = (drawn or judged)[0]
+  sampling = f'T {first.get("temperature", 1):g}' if drawn else 'greedy'
+  asked = [str(first.get(k, '')) for k in ('suite', 'variant')] + [sampling]
   name = str(first.get('model', ''))
   return Cell(name, ', '.join(asked), right, samples, _kl(drawn))
 
@@ -148,8 +167,7 @@ def forgetting(cells: list[Cell]) -> list[dict]:
   changes: dict[str, list[tuple[str, float, float]]] = {}
   kl: dict[str, list[tuple[str, float, float]]] = {}
   for suite, (first, *others) in by_suite(cells).items():
-    for other in others:
-      both = sorted(first.right.keys() & other.right.keys())
+    for other, both in _shared(first, others):
       found = passk.paired(
         [first.right[i] / first.samples for i in both],
         [other.right[i] / other.samples for i in both],
@@ -162,6 +180,22 @@ def forgetting(cells: list[Cell]) -> list[dict]:
   out = [_bars(changes, 'Change of pass@1', 'share of problems')]
   out += [_bars(kl, 'KL to the base', 'nats a token')]
   return [figure for figure in out if figure['figure']['data']]
+
+
+def _shared(
+  first: Cell, others: Iterable[Cell]
+) -> Iterator[tuple[Cell, list[int]]]:
+  """Yields the other cells that have problems of the first, and the numbers of
+  these problems. Suites of one name may have other problems.
+  """
+  for other in others:
+    both = sorted(
+      i
+      for i in first.right.keys() & other.right.keys()
+      if first.problems.get(i) == other.problems.get(i)
+    )
+    if both:
+      yield other, both
 
 
 def _bars(found: dict[str, list[tuple]], title: str, unit: str) -> dict:
@@ -187,8 +221,7 @@ def support(cells: list[Cell]) -> list[dict]:
   """
   out = []
   for suite, (first, *others) in by_suite(cells).items():
-    for other in others:
-      both = sorted(first.right.keys() & other.right.keys())
+    for other, both in _shared(first, others):
       found = passk.changes(
         [first.right[i] for i in both], [other.right[i] for i in both]
       )
@@ -196,7 +229,7 @@ def support(cells: list[Cell]) -> list[dict]:
       out.append(
         panels.of_changes(
           found,
-          f'{suite}: solved by any of {other.samples}',
+          f'{suite}: {panels.solved_by(first.samples, other.samples)}',
           f'{other.model} against {first.model}',
           first.problems,
         )

@@ -53,12 +53,13 @@ def _of_step(step: int, rows: list[dict]) -> Step:
   parts = defaultdict(list)
   for row in rows:
     for name, value in ((row.get('verdict') or {}).get('parts') or {}).items():
-      parts[name].append(value)
+      if value is not None:
+        parts[name].append(value)
   split = [
     _mean(r['length'] for r in rows if is_right(r) == right)
     for right in (True, False)
   ]
-  entropies = [x for r in rows for x in _tokens(r, 'entropy')]
+  entropies = [x for r in rows for x in _tokens(r, 'entropy') if x is not None]
   return Step(
     step,
     _mean(map(is_right, rows)) or 0.0,
@@ -87,9 +88,10 @@ class Uncertain:
   def add(self, row: dict) -> None:
     """Counts a record's tokens."""
     for text, nats in zip(_tokens(row, 'text'), _tokens(row, 'entropy')):
-      seen = self._sums[text]
-      seen[0] += 1
-      seen[1] += nats
+      if nats is not None:
+        seen = self._sums[text]
+        seen[0] += 1
+        seen[1] += nats
 
   def top(self, n: int = 15) -> list[tuple[str, int, float, float]]:
     """Returns (text, count, mean in nats, share of all entropy), with the
@@ -167,10 +169,11 @@ class Blocks:
 
 def packed(tree) -> str:
   """Packs JSON, compressed, as text."""
-  data = json.dumps(tree, ensure_ascii=False, separators=(',', ':')).encode()
+  text = json.dumps(tree, ensure_ascii=False, separators=(',', ':'))
   # Level 1: the size of numbers hardly depends on it, and it takes a third of
   # the time.
-  return base64.b64encode(gzip.compress(data, 1)).decode()
+  data = gzip.compress(text.encode('utf-8', 'replace'), 1)  # lone surrogates
+  return base64.b64encode(data).decode()
 
 
 def records(path: epath.Path) -> list[dict]:

@@ -112,11 +112,10 @@ def _errors(run: Run, origin: Origin, name: str):
   parts = name.split('/')
   if parts[0] != 'eval' or parts[2] not in ('greedy', 'pass@1'):
     return None
-  points, told = [], {*run.series(name)[0]}
+  points = []
   for e in run.evaluations:
     split = e['splits'].get(parts[1])
-    # A resumed run may have files of steps that it will repeat.
-    if not split or e['step'] not in told:
+    if not split:
       continue
     n = 1 if parts[2] == 'greedy' else split['samples']
     right = split['greedy' if parts[2] == 'greedy' else 'right']
@@ -162,12 +161,17 @@ def curves(runs: list[Run]) -> list[dict]:
   rest = [n for n in known if n not in shown and '/maj@' not in n]
   every = [
     *panels.PANELS,
-    *(panels.Panel(n, '', (n,)) for n in rest if '/pass@' not in n),
+    *(panels.Panel(n, '', (n,)) for n in rest if _is_panel(n)),
   ]
   figures = [(p, of_panel(p, runs)) for p in every]
   return [
     {'figure': f, 'more': p.title in rest} for p, f in figures if f is not None
   ]
+
+
+def _is_panel(name: str) -> bool:
+  """Returns whether a metric has a panel of its own: pass@k only at k = 1."""
+  return '/pass@' not in name or name.endswith('/pass@1')
 
 
 def pass_at_k(runs: list[Run]) -> list[dict]:
@@ -274,7 +278,8 @@ def of_support(runs: list[Run], answers: list[Answers]) -> list[dict]:
       out.append(
         panels.of_changes(
           found,
-          f'{run.name}, {split}: solved by any of {after["samples"]}',
+          f'{run.name}, {split}: '
+          f'{panels.solved_by(before["samples"], after["samples"])}',
           f'step {both[1]["step"]} against {both[0]["step"]}',
           run.problems.get(split, {}),
         )

@@ -123,8 +123,9 @@ def write(
 ) -> None:
   """Writes the report of some runs and evaluations, as `Report`."""
   report = Report(len(runs), evaluations, defaults)
-  with epath.Path(path).open('w') as f:
-    report.stream(runs).dump(f)
+  with epath.Path(path).open('wb') as f:
+    # Texts of models may have lone surrogates.
+    report.stream(runs).dump(f, encoding='utf-8', errors='replace')
 
 
 def _told(run: Run, own: answers.Answers) -> dict[str, Any]:

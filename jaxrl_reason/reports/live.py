@@ -47,7 +47,8 @@ class Live:
     runs = [workdirs.read(*run) for run in self._runs]
     version = self.version + 1
     page = ''.join(self._report.stream(runs, version))
-    files = {'/': (page.encode(), 'text/html; charset=utf-8')}
+    data = page.encode('utf-8', 'replace')
+    files = {'/': (data, 'text/html; charset=utf-8')}
     files['/plotly.js'] = (self._report.plotly.encode(), 'text/javascript')
     for name, block in self._report.blocks.named().items():
       files[f'/{name}'] = (block.encode(), 'text/plain')

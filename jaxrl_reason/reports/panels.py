@@ -212,6 +212,12 @@ def pass_layout(title: str) -> dict[str, Any]:
   return out
 
 
+def solved_by(before: int, after: int) -> str:
+  """Describes when a problem is solved, by the numbers of samples."""
+  other = f', before by any of {before}' if before != after else ''
+  return f'solved by any of {after}{other}'
+
+
 def of_changes(
   found: dict[str, list[int]], title: str, what: str, texts: Mapping[int, str]
 ) -> dict:

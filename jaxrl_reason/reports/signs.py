@@ -22,7 +22,7 @@ RUN = 4  # words of a sequence, or characters of a short text
 
 def is_right(row: Mapping) -> bool:
   """Returns whether an answer counts as correct."""
-  return (row.get('verdict') or {}).get('score', 0.0) > 0.5
+  return ((row.get('verdict') or {}).get('score') or 0.0) > 0.5
 
 
 def shares(rows: Sequence[dict]) -> dict[str, float]:
@@ -49,6 +49,7 @@ def of(row: dict) -> dict[str, bool]:
   text = row.get('completion', '')
   verdict = row.get('verdict') or {}
   parts = verdict.get('parts') or {}
+  parts = {k: v for k, v in parts.items() if v is not None}
   return {
     'repeats': repeats(text),
     'early': answers_early(text),
@@ -60,7 +61,7 @@ def of(row: dict) -> dict[str, bool]:
 
 def repeats(text: str) -> bool:
   """Returns whether a text repeats itself."""
-  data = text.encode()
+  data = text.encode('utf-8', 'replace')
   if len(data) >= LONG and len(zlib.compress(data)) < REPEATED * len(data):
     return True
   short = SHORT <= len(data) < LONG

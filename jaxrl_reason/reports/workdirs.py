@@ -77,6 +77,8 @@ def read(path: epath.PathLike, name: str = '') -> Run:
   told = metrics_file.read(path) if metrics_file.exists(path) else []
   rows = [finite(r) for r in told if _is_row(r)]
   last = max((r['step'] for r in rows), default=0)
+  # A run that begins again repeats the other steps.
+  evaluated = {r['step'] for r in rows if any(k.startswith('eval/') for k in r)}
   return Run(
     name or path.name,
     path,
@@ -86,13 +88,14 @@ def read(path: epath.PathLike, name: str = '') -> Run:
     [
       e
       for p in _numbered(path / 'evaluations', '.json')
-      # Files of steps that a resumed run will repeat are not read.
-      if int(p.stem) <= last and is_evaluation(e := whole(p))
+      if int(p.stem) in evaluated and is_evaluation(e := whole(p))
     ],
-    *(
-      [p for p in _numbered(path / name, '.jsonl') if int(p.stem) <= last]
-      for name in ('rollouts', 'samples')
-    ),
+    [p for p in _numbered(path / 'rollouts', '.jsonl') if int(p.stem) <= last],
+    [
+      p
+      for p in _numbered(path / 'samples', '.jsonl')
+      if int(p.stem) in evaluated
+    ],
     {
       split: {i: text for i, text in enumerate(texts) if isinstance(text, str)}
       for split, texts in whole(path / 'evaluations' / 'problems.json').items()
@@ -180,12 +183,13 @@ def is_evaluation(row: dict) -> bool:
   )
 
 
-def finite(row: dict) -> dict:
-  """Returns a row in which numbers that are not finite are None, for JSON."""
-  return {
-    k: None if isinstance(v, float) and not math.isfinite(v) else v
-    for k, v in row.items()
-  }
+def finite(tree: T) -> T:
+  """Returns a tree in which numbers that are not finite are None, for JSON."""
+  if isinstance(tree, dict):
+    return {k: finite(v) for k, v in tree.items()}
+  if isinstance(tree, list):
+    return [finite(v) for v in tree]
+  return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
 def flat(tree: dict, prefix: str = '') -> dict[str, Any]:

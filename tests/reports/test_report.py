@@ -2,7 +2,9 @@
 browser.
 """
 
+import base64
 import functools
+import gzip
 import html as html_lib
 import json
 import math
@@ -829,3 +831,64 @@ def test_an_error_band_ends_with_its_line(tmp_path):
   figure = figures.of_panel(panels.PANELS[0], [workdirs.read(path)])
   band, line = figure['data'][:2]
   assert line['x'] == [5, 90] and {*band['x']} == {5, 90}
+
+
+def test_a_report_of_numbers_that_are_not_finite(tmp_path):
+  """The rollouts of a diverged run, and a completion with half a character."""
+  path = workdir(tmp_path / 'run', steps=[10, 20])
+  row = record(20, 0, 0, False, 'ab \ud800', reward=math.nan)
+  row['advantage'] = math.inf
+  row['tokens'] |= {
+    k: [math.nan] * 4 for k in ('logp', 'entropy', 'ratio', 'ref_logp')
+  }
+  row['verdict'] |= {'score': math.nan, 'parts': {'answer': math.nan}}
+  jsonl(path / 'rollouts' / '00000020.jsonl', [row])
+  text = write(path)
+  blocks = re.findall('type="text/plain">(.*?)</script>', text, re.S)
+  trees = [json.loads(x, parse_constant=refuse) for x in map(unpacked, blocks)]
+  assert len(blocks) == 3 and all(trees)
+  assert trees[-1][-1]['entropy'] == [None] * 4
+
+
+def unpacked(block):
+  return gzip.decompress(base64.b64decode(block))
+
+
+def refuse(constant):
+  raise ValueError(f'{constant} is no JSON')
+
+
+def test_pass_at_1_of_each_source_is_drawn(tmp_path):
+  path = workdir(tmp_path / 'a')
+  name = 'eval/heldout/gsm8k/pass'
+  row = {'step': 90, 'stage': 'rl', f'{name}@1': 0.5, f'{name}@4': 0.75}
+  with (path / 'metrics.jsonl').open('a') as f:
+    f.write(json.dumps(row) + '\n')
+  titles = [
+    x['figure']['layout']['title']['text']
+    for x in figures.curves([workdirs.read(path)])
+  ]
+  assert f'{name}@1' in titles and f'{name}@4' not in titles
+
+
+def test_records_of_an_earlier_attempt_are_not_shown(tmp_path):
+  """It evaluated every 20 steps and died at 90; this one, every 50, is at
+  85.
+  """
+  path = workdir(tmp_path / 'a')
+  rows = [
+    {'step': i, 'stage': 'rl', 'train/loss': 1.0} for i in range(5, 90, 5)
+  ]
+  rows += [
+    {'step': i, 'stage': 'rl', 'eval/heldout/pass@1': 0.5} for i in (0, 50)
+  ]
+  jsonl(path / 'metrics.jsonl', sorted(rows, key=lambda row: row['step']))
+  entry = {'samples': 1, 'greedy': [1], 'right': [1]}
+  for step in (0, 20, 40, 50, 60, 80):
+    row = {'step': step, 'stage': 'rl', 'splits': {'heldout': entry}}
+    jsonl(path / 'evaluations' / f'{step:08d}.json', [row])
+    jsonl(path / 'samples' / f'{step:08d}.jsonl', [record(step, 0, 0, 1)])
+  run = workdirs.read(path)
+  assert [e['step'] for e in run.evaluations] == [0, 50]
+  assert [int(p.stem) for p in run.samples] == [0, 50]
+  assert len(run.rollouts) == 8  # 10, 20, ... 80
