@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # tools/run and tools/test source this file. It creates .venv once and installs
 # the package with the extras in $EXTRAS. A stamp file has the checksum of the
 # installed setup.cfg, so nothing is installed again if it did not change.

@@ -1,11 +1,15 @@
-"""Launch scripts parse, the manifest loads, and arguments are passed on."""
+"""Launch files pass the checks of their tools, and pass arguments on."""
 
 import configparser
+import importlib.util
+import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 
 import pytest
 import yaml
@@ -17,6 +21,16 @@ from jaxrl_reason.run.process import signals
 
 LAUNCH = ROOT / 'tools' / 'launch'
 SCRIPTS = sorted(LAUNCH.glob('*.sh')) + sorted(LAUNCH.glob('*.sbatch'))
+TOOLS = [ROOT / 'tools' / x for x in ('env.sh', 'run', 'test', 'docs')]
+TOOLS += [ROOT / 'tools' / 'new_user', ROOT / '.ci' / 'run']
+PARSE_XPK = """
+import argparse
+from xpk.parser import core
+parser = argparse.ArgumentParser()
+core.set_parser(parser)
+a = parser.parse_args()
+print(a.tpu_type, a.max_restarts, a.termination_grace_period_seconds)
+"""
 
 
 def check_recipe(flag: str) -> None:
@@ -25,9 +39,30 @@ def check_recipe(flag: str) -> None:
   load_recipe(ROOT / path).get_config(argument)
 
 
-@pytest.mark.parametrize('path', SCRIPTS, ids=lambda p: p.name)
-def test_scripts_parse(path):
-  assert subprocess.run(['bash', '-n', path]).returncode == 0
+def program(name: str) -> str:
+  """Returns a program of this environment or of the system, or skips."""
+  folders = f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}'
+  return shutil.which(name, path=folders) or pytest.skip(f'no {name}')
+
+
+def checked(command: list, **env: str) -> str:
+  """Returns the output of a command that succeeds."""
+  done = subprocess.run(
+    command, env=os.environ | env, cwd=ROOT, capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  return done.stdout
+
+
+@pytest.mark.parametrize('path', SCRIPTS + TOOLS, ids=lambda p: p.name)
+def test_scripts_parse_and_pass_their_linter(path):
+  checked(['bash', '-n', path])
+  linter = [program('shellcheck'), '-x', '--source-path=SCRIPTDIR:.']
+  checked([*linter, path])
+
+
+def test_the_image_passes_its_linter():
+  checked([program('hadolint'), LAUNCH / 'Dockerfile'])
 
 
 @pytest.mark.parametrize('path', sorted(LAUNCH.iterdir()), ids=lambda p: p.name)
@@ -62,17 +97,62 @@ def test_the_manifest_asks_for_whole_slices():
   check_recipe(config)
 
 
-@pytest.mark.skipif(not shutil.which('hadolint'), reason='no hadolint')
-def test_the_image_passes_its_linter():
-  subprocess.run(['hadolint', LAUNCH / 'Dockerfile'], check=True)
+def unknown(given, read, path: str = '') -> list[str]:
+  """Returns the paths of a manifest that are absent after it was read."""
+  if isinstance(given, list):
+    pairs = [(f'{path}[{i}]', x, read[i]) for i, x in enumerate(given)]
+  elif isinstance(given, dict):
+    lost = [f'{path}.{key}' for key in given if key not in read]
+    if lost:
+      return lost
+    pairs = [(f'{path}.{key}', x, read[key]) for key, x in given.items()]
+  else:
+    return [] if given == read else [path]
+  return [y for at, x, new in pairs for y in unknown(x, new, at)]
 
 
-def test_the_task_of_skypilot_is_valid():
-  text = (LAUNCH / 'skypilot.yaml').read_text()
-  task = yaml.safe_load(text)
+def test_the_manifest_has_fields_of_jobset_only():
+  """Reads it with the classes that are generated from JobSet's OpenAPI.
+
+  They refuse wrong types and drop unknown fields.
+  """
+  models = pytest.importorskip('kubeflow_trainer_api.models')
+  given = yaml.safe_load((LAUNCH / 'gke_jobset.yaml').read_text())
+  read = models.JobsetV1alpha2JobSet.from_dict(given)
+  assert unknown(given, json.loads(read.to_json())) == []
+  # https://jobset.sigs.k8s.io/docs/concepts: actions of a failure policy.
+  actions = ('FailJobSet', 'RestartJobSet', 'RestartJobSetAndIgnoreMaxRestarts')
+  rules = given['spec']['failurePolicy']['rules']
+  assert all(rule['action'] in actions for rule in rules)
+
+
+def test_the_task_of_skypilot_is_valid(tmp_path):
+  """SkyPilot checks the task by its schema and its catalog of machines."""
+  path = LAUNCH / 'skypilot.yaml'
+  task = yaml.safe_load(path.read_text())
   assert task['envs']['JAXRL_EXTRAS'] in (LAUNCH / 'Dockerfile').read_text()
-  sky = pytest.importorskip('sky', reason='SkyPilot is not installed')
-  assert sky.Task.from_yaml(LAUNCH / 'skypilot.yaml').run == task['run']
+  if importlib.util.find_spec('sky') is None:
+    pytest.skip('SkyPilot is not installed: the extra launch')
+  code = 'import sky, sys; print(sky.Task.from_yaml(sys.argv[1]).run, end="")'
+  read = checked([sys.executable, '-c', code, path], HOME=str(tmp_path))
+  assert read == task['run']
+
+
+def test_slurm_accepts_the_options_of_the_job(tmp_path):
+  """sbatch checks options before it asks a controller, which is not there."""
+  sbatch, conf = program('sbatch'), tmp_path / 'slurm.conf'
+  conf.write_text(
+    'ClusterName=c\nSlurmctldHost=localhost\nGresTypes=gpu\n'
+    'NodeName=n CPUs=64 Gres=gpu:8\nPartitionName=p Nodes=n Default=YES\n'
+    'SlurmctldPort=9\nMessageTimeout=1\n'
+  )
+  done = subprocess.run(
+    [sbatch, '--test-only', LAUNCH / 'slurm.sbatch'],
+    env=os.environ | {'SLURM_CONF': str(conf)},
+    capture_output=True,
+    text=True,
+  )
+  assert 'Unable to contact slurm controller' in done.stderr, done.stderr
 
 
 def test_a_slice_is_asked_for_until_it_exists(tmp_path):
@@ -104,6 +184,19 @@ def test_arguments_reach_the_pods_of_xpk(tmp_path):
     [LAUNCH / 'xpk.sh', *args], env=env, capture_output=True, text=True
   )
   assert done.stdout == ''.join(f'[{a}]' for a in args), done.stderr
+
+
+def test_xpk_accepts_the_flags_of_its_script(tmp_path):
+  if importlib.util.find_spec('xpk') is None:
+    pytest.skip('XPK is not installed: the extra launch')
+  stub(
+    tmp_path, 'xpk', f'exec {sys.executable} -c {shlex.quote(PARSE_XPK)} "$@"'
+  )
+  env = {k: 'x' for k in ('CLUSTER', 'IMAGE', 'NAME', 'PROJECT', 'ZONE')}
+  env |= {'TYPE': 'v5litepod-16', 'HOME': str(tmp_path)}
+  env['PATH'] = f'{tmp_path}:{os.environ["PATH"]}'
+  out = checked([LAUNCH / 'xpk.sh', '--config.rl.steps=3'], **env)
+  assert out.splitlines()[-1] == 'v5litepod-16 10 300'
 
 
 def stub(folder: pathlib.Path, name: str, script: str):
