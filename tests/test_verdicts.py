@@ -1,12 +1,14 @@
 """Verdicts of studies equal scipy's tests, and are rarely wrong by chance."""
 
+import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from jaxrl_reason.studies import fits, verdicts
+from jaxrl_reason.studies import fits, pages, verdicts
 from jaxrl_reason.studies.grid import Study
 from jaxrl_reason.studies.results import Found, Told
 from jaxrl_reason.studies.verdicts import Claim, Criterion
@@ -85,6 +87,33 @@ def test_holm_by_hand():
   np.testing.assert_allclose(got, [0.06, 0.04, 0.06, 0.06])
   assert verdicts.holm([0.9, 0.8]) == [1.0, 1.0]
   assert verdicts.holm([]) == []
+
+
+def test_a_criterion_without_a_number_leaves_the_others():
+  """Its gain is unknown, as that of a metric without a first value."""
+  unknown = Criterion('m', 'u', 'b', more_than=0.1, of_gain=True)
+  sure = Criterion('m', 's', 'b', more_than=0.0)
+  wrong = Criterion('m', 'w', 'b', more_than=0.0)
+  values = {unknown: FIVE, sure: [0.1, 0.11, 0.12], wrong: [-0.1, -0.11, -0.1]}
+  want = {
+    unknown: verdicts.UNKNOWN,
+    sure: verdicts.HOLDS,
+    wrong: verdicts.NOT,
+  }
+  for order in itertools.permutations(want):
+    got = verdicts.decide(
+      order, lambda c: (values[c], [math.nan] * len(values[c]))
+    )
+    assert {d.criterion: d.verdict for d in got} == want
+
+
+def test_bars_of_a_criterion_do_not_end_a_cell():
+  near = Criterion('m', 'a', 'b', within=0.2)
+  f = found([near], a=[told(0, 1), told(0, 2)], b=[told(0, 1), told(0, 2)])
+  header, rule, *rows = pages._claims(f)[:-1]
+  assert '\\|a - b\\| < 0.2' in rows[1]
+  counts = {len(re.findall(r'(?<!\\)\|', row)) for row in (header, rule, *rows)}
+  assert counts == {4}
 
 
 def test_chance_alone_rarely_holds():

@@ -19,6 +19,7 @@ from jaxrl_reason import trees
 from jaxrl_reason.config import Run, recipe_file, recipes
 from jaxrl_reason.config import changes as changes_lib
 from jaxrl_reason.config.run import NO_ROLLOUTS
+from jaxrl_reason.names import nearest_path
 from jaxrl_reason.studies.verdicts import Claim
 
 # Sections that the warm start reads, beside those of the kinds of its stages.
@@ -199,6 +200,30 @@ def check(study: Study) -> None:
         f'a claim about {criterion.metric} of {criterion.of!r} names no other '
         'setting: it has no value before the run'
       )
+    if criterion.metric.startswith('target/') and criterion.of_gain:
+      raise ValueError(
+        f'a claim about {criterion.metric} of {criterion.of!r} has of_gain: '
+        'the metric has no first value, and so no gain. Set of_gain=False'
+      )
+  if study.tuning:
+    _check_tuning(study)
+
+
+def _check_tuning(study: Study) -> None:
+  """Refuses a tuning of no key, or without a number to choose."""
+  t = study.tuning
+  if not t.factors or t.seeds < 1:
+    raise ValueError(
+      f'tuning of {t.key} needs at least one factor and one seed; it has '
+      f'factors={t.factors!r} and seeds={t.seeds}'
+    )
+  for name in study.settings:
+    value = _value(study, name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+      raise ValueError(
+        f'tuning of {t.key}: it is {value!r} in setting {name!r}, and must be '
+        'a number'
+      )
 
 
 def warm_starts(study: Study) -> dict[str, Run]:
@@ -299,10 +324,22 @@ def trials(study: Study) -> Study | None:
   )
 
 
-def _value(study: Study, setting: str) -> float:
-  """Returns the number that a setting has before it is tuned."""
+def _value(study: Study, setting: str) -> Any:
+  """Returns the value that a setting has before it is tuned.
+
+  Raises:
+    ValueError: the key does not exist.
+  """
   config = _changed(study, setting, study.settings[setting])
-  return trees.flatten(config.json_values())[study.tuning.key.replace('.', '/')]
+  key = study.tuning.key
+  values = trees.flatten(config.json_values())
+  values = {k.replace('/', '.'): x for k, x in values.items()}
+  if key not in values:
+    near = nearest_path(key, values)
+    raise ValueError(
+      f'tuning of {key}: setting {setting!r} has no such key.{near}'
+    )
+  return values[key]
 
 
 def tuned(study: Study, score: Callable[[str], float]) -> Study:

@@ -64,7 +64,8 @@ def _written(p: float) -> str:
 def _rows(names: list[str], rows: list[list]) -> list[str]:
   """Returns the rows of a Markdown table."""
   out = [names, ['---'] * len(names), *rows]
-  return [f'| {" | ".join(map(str, row))} |' for row in out]
+  cells = [[str(x).replace('|', r'\|') for x in row] for row in out]
+  return [f'| {" | ".join(row)} |' for row in cells]
 
 
 def _short(metric: str) -> str:

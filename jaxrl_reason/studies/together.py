@@ -6,6 +6,7 @@ The loop is that of a single run, with S states. Every run has the files of a
 single run. Checkpoints before the end contain all states.
 """
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -140,10 +141,12 @@ class Evaluators:
 
 def _copy_evaluation(source: epath.Path, to: epath.Path) -> None:
   """Copies the files of an evaluation at step 0."""
-  (to / 'evaluations').mkdir(exist_ok=True)
-  for name in ('evaluations/00000000.json', 'samples.txt'):
-    if hosts.is_main() and (source / name).exists():
-      (to / name).write_text((source / name).read_text())
+  if not hosts.is_main():
+    return
+  names = '00000000.json', 'problems.json'
+  for name in ('samples/00000000.jsonl', *(f'evaluations/{n}' for n in names)):
+    (to / name).parent.mkdir(exist_ok=True)
+    (to / name).write_text((source / name).read_text())
 
 
 class Nothing:
@@ -220,21 +223,35 @@ def _run(configs, own, folder: epath.Path, stopping) -> bool:
     place = _restore(planned, checkpoints, layout)
     logs.begin()
     told['journal'] = Telling(configs, own, place, compiled, spent)
-    told['evaluator'] = _evaluators(configs, own, made, layout)
-    state = place.state
-    if state is None:
-      state = _first(configs, own, made, layout)
-    else:
-      stage.data.set_state(place.record['data'])
-    state = Loop(planned, 0, stage, **told).run(state, place)
-    checkpoints.wait()
-    checkpoints.close()
-    told['journal'].close(stopping.agreed)
+    with _closed(told['journal'], checkpoints, stopping):
+      told['evaluator'] = _evaluators(configs, own, made, layout)
+      state = place.state
+      if state is None:
+        state = _first(configs, own, made, layout)
+      else:
+        stage.data.set_state(place.record['data'])
+      state = Loop(planned, 0, stage, **told).run(state, place)
+      checkpoints.wait()
     if not stopping.agreed:
       _finish(own, made, layout, state, stage, told['journal'].diverged)
   if not stopping.agreed:
     shutil.rmtree(folder / 'checkpoints')
   return not stopping.agreed
+
+
+@contextlib.contextmanager
+def _closed(journal: Telling, checkpoints, stopping):
+  """Closes the files of all runs at the end, and after an error."""
+  try:
+    yield
+  except hosts.Lost:
+    raise  # an unfinished save would wait for processes that have ended
+  except BaseException:
+    journal.close(stopped=False)
+    checkpoints.close()
+    raise
+  checkpoints.close()
+  journal.close(stopping.agreed)
 
 
 def _checkpoints(c: Checkpoint, folder, made: Sequence[Prepared]):

@@ -6,6 +6,7 @@ Holm's method corrects for the number of criteria of the study.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -112,8 +113,9 @@ def decide(
     effects: criterion -> its differences and the gains of `over`, by seed.
   """
   tested = [_tested(c, *effects(c)) for c in criteria]
-  for_it = holm([p for _, p, _ in tested])
-  against = holm([p for _, _, p in tested])
+  # A number that is not known decides nothing, and holm cannot sort it.
+  for_it = holm([1.0 if math.isnan(p) else p for _, p, _ in tested])
+  against = holm([1.0 if math.isnan(p) else p for _, _, p in tested])
   values = [value for value, _, _ in tested]
   return [Decided(*x) for x in zip(criteria, values, for_it, against)]
 

@@ -3,6 +3,7 @@ kill, and prints differences.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -21,12 +22,12 @@ from paths import ROOT
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import study as study_command
 from jaxrl_reason import trees
-from jaxrl_reason.checkpoints import other_run
+from jaxrl_reason.checkpoints import manager, other_run
 from jaxrl_reason.reports import metrics_file
 from jaxrl_reason.run import train
 from jaxrl_reason.run.evaluator import Evaluator
 from jaxrl_reason.run.process import memory_maps
-from jaxrl_reason.run.records import events
+from jaxrl_reason.run.records import events, metrics
 from jaxrl_reason.studies import fits, grid, options, traced, verdicts
 from jaxrl_reason.studies import results as outcome
 from jaxrl_reason.studies import study_run as session
@@ -145,6 +146,39 @@ def test_the_table_shows_differences(done):
   got = found['settings']['other']['final']['eval/heldout/pass@1']
   assert got['mean'] == pytest.approx(last['eval/heldout/pass@1'])
   assert (out / 'study.png').stat().st_size > 1000
+
+
+def test_every_cell_has_the_files_of_its_first_evaluation(done):
+  """Also a cell that shares this evaluation with another one."""
+  out, _ = done
+  found = [
+    {str(p.relative_to(cell)): p.read_text() for p in cell.glob('*/00000000.*')}
+    for cell in (out / 'cells').iterdir()
+  ]
+  names = {'evaluations/00000000.json', 'samples/00000000.jsonl'}
+  assert len(found) == 3 and all(x.keys() == names for x in found)
+  assert found[0] == found[1] == found[2]
+  problems = [*(out / 'cells').glob('*/evaluations/problems.json')]
+  assert len({p.read_text() for p in problems}) == 1 and len(problems) == 3
+
+
+def test_files_are_closed_after_an_error(done, tmp_path, monkeypatch):
+  out, _ = done
+  shutil.copytree(out / 'warm', tmp_path / 'warm')
+  closed = []
+  for owner in (metrics.Writer, manager.Checkpoints):
+    own = functools.partialmethod(recorded, owner.close, closed)
+    monkeypatch.setattr(owner, 'close', own)
+  monkeypatch.setattr(session.together.Loop, 'run', lambda *_: 1 / 0)
+  with pytest.raises(ZeroDivisionError):
+    session.run(study(), tmp_path, quiet)
+  names = [type(x).__name__ for x in closed]
+  assert names.count('Writer') == 3 and names[-1] == 'Checkpoints'
+
+
+def recorded(self, close, closed):
+  closed.append(self)
+  close(self)
 
 
 def test_finished_cells_are_not_run_again(done):
@@ -338,6 +372,9 @@ def test_errors_are_one_line(tmp_path):
 
 
 def test_invalid_studies_are_refused():
+  of_gain = Criterion(
+    'target/steps', 'other', 'as_it_is', less_than=0.1, of_gain=True
+  )
   for changes, words in (
     (dict(settings={}), 'no settings'),
     (dict(against='othr'), "Did you mean 'other'"),
@@ -346,6 +383,14 @@ def test_invalid_studies_are_refused():
     (dict(claims=[Claim('', [more('othr', 0)])]), "Did you mean 'other'"),
     (dict(warm='al'), "'each' or 'shared'"),
     (dict(seeds=0), 'at least 1'),
+    (dict(tuning=Tuning('rl.optimizer.lrr', (1,), 'm')), 'Did you mean .*lr'),
+    (dict(tuning=Tuning('rl.algorithm', (1,), 'm')), 'must be a number'),
+    (dict(tuning=Tuning('rl.optimizer.lr', (), 'm')), 'at least one factor'),
+    (
+      dict(tuning=Tuning('rl.optimizer.lr', (1,), 'm', seeds=0)),
+      'at least one factor and one seed',
+    ),
+    (dict(claims=[Claim('', [of_gain])]), 'of_gain'),
   ):
     with pytest.raises(ValueError, match=words):
       grid.check(study(**changes))
