@@ -3,7 +3,8 @@
 A filter is a function of a Batch that masks tokens. A filter that drops groups
 leaves the baselines unchanged. A filter that selects rows within a group
 removes the others from the group's baseline too (`reward_valid`), as if they
-had not been sampled.
+had not been sampled. It selects among the rows with a verdict that the filters
+before it have left.
 """
 
 import dataclasses
@@ -21,6 +22,13 @@ from jaxrl_reason.base import Batch, Metrics
 from jaxrl_reason.parts import Part, Step
 
 Filter = Callable[[Batch], Batch]
+
+
+def _there(batch: Batch) -> jax.Array:
+  """Marks the rows, bool [N], that a filter may select: those with a verdict
+  and a token to train on. An earlier filter may have masked the others.
+  """
+  return batch.reward_valid & jnp.any(batch.mask, axis=1)
 
 
 def _same(batch: Batch) -> jax.Array:
@@ -63,6 +71,16 @@ def _rank(batch: Batch, value: jax.Array, among: jax.Array) -> jax.Array:
   return (before & _same(batch) & among).sum(axis=1)
 
 
+def _first(
+  batch: Batch, value: jax.Array, keep: int, among: jax.Array | bool = True
+) -> jax.Array:
+  """Marks the `keep` rows of every group with the lowest values among the rows
+  `among` [N] that a filter may select, bool [N].
+  """
+  among = _there(batch) & among
+  return among & (_rank(batch, value, among) < keep)
+
+
 def drop_dead_groups(batch: Batch) -> Batch:
   """Masks zero-variance groups (the dynamic sampling of DAPO,
   https://arxiv.org/abs/2503.14476). With `rl.refill_rounds` other groups
@@ -100,8 +118,7 @@ def keep_shortest(batch: Batch, *, keep: int) -> Batch:
   """Keeps the `keep` shortest rows of every group (GFPO,
   https://arxiv.org/abs/2508.09726).
   """
-  length = batch.mask.sum(axis=1)
-  return _rows(batch, _rank(batch, length, batch.reward_valid) < keep)
+  return _rows(batch, _first(batch, batch.mask.sum(axis=1), keep))
 
 
 def keep_efficient(batch: Batch, *, keep: int) -> Batch:
@@ -109,14 +126,12 @@ def keep_efficient(batch: Batch, *, keep: int) -> Batch:
   token efficiency, https://arxiv.org/abs/2508.09726).
   """
   length = jnp.maximum(batch.mask.sum(axis=1), 1)
-  return _rows(
-    batch, _rank(batch, -batch.reward / length, batch.reward_valid) < keep
-  )
+  return _rows(batch, _first(batch, -batch.reward / length, keep))
 
 
 def keep_best(batch: Batch, *, keep: int) -> Batch:
   """Keeps the `keep` rows of every group with the highest reward."""
-  return _rows(batch, _rank(batch, -batch.reward, batch.reward_valid) < keep)
+  return _rows(batch, _first(batch, -batch.reward, keep))
 
 
 def keep_varied(batch: Batch, *, keep: int) -> Batch:
@@ -124,7 +139,8 @@ def keep_varied(batch: Batch, *, keep: int) -> Batch:
   (PODS, https://arxiv.org/abs/2504.13818): the i highest and keep - i lowest,
   for the best i (its theorem 1).
   """
-  ok, same = batch.reward_valid, _same(batch)
+  ok = _there(batch)
+  same = _same(batch) & ok
   lowest = _rank(batch, batch.reward, ok)
   highest = same.sum(axis=1) - 1 - lowest
 
@@ -148,8 +164,7 @@ def fewer_right(batch: Batch, *, keep: int) -> Batch:
   faults of format and tools instead of length).
   """
   right, length = _right(batch), batch.mask.sum(axis=1)
-  rank = _rank(batch, length, batch.reward_valid & right)
-  return _rows(batch, ~right | (rank < keep))
+  return _rows(batch, ~right | _first(batch, length, keep, right))
 
 
 def fewer_wrong(batch: Batch, *, keep: int) -> Batch:
@@ -158,8 +173,8 @@ def fewer_wrong(batch: Batch, *, keep: int) -> Batch:
   https://arxiv.org/abs/2508.20722).
   """
   wrong = ~_right(batch)
-  rank = _rank(batch, jnp.zeros(wrong.shape), batch.reward_valid & wrong)
-  return _rows(batch, ~wrong | (rank < keep))
+  value = jnp.zeros(wrong.shape)
+  return _rows(batch, ~wrong | _first(batch, value, keep, wrong))
 
 
 # Their keyword arguments are keys of `rl.filter_args`.

@@ -11,7 +11,7 @@ one pass serves both losses.
 
 A completion cannot contain the question after its stop token, since sampling
 ends at that token. Rows without a verdict of the verifier, demonstrations, and
-completions after a hint have no question.
+completions after a hint have no question. Rows that a filter drops have one.
 """
 
 import dataclasses
@@ -109,7 +109,7 @@ class Verdicts(Part):
     """Adds the columns, and measures the verdicts of the policy before the
     update.
     """
-    right, counts = probe.outcome(step.batch)
+    right, counts = probe.outcome(step.sampled)
     batch = self.asked(step.batch, right > 0.5, counts)
     logp = self.logps(step.state.params, batch)
     return memory, step._replace(batch=batch), summary(logp, right, counts)

@@ -25,9 +25,9 @@ brevity: https://github.com/PrimeIntellect-ai/prime-rl. repetition:
 https://arxiv.org/abs/2502.03373, over tokens.
 
 Terms are added after the filter, as the overlong penalty is, and statistics are
-of the rewards without them. Lengths are in tokens that the
-policy sampled: a demonstration has length 0, and no term or statistic counts
-it.
+of the rewards without them. Lengths are in tokens that the policy sampled, also
+of rows that the filter masks: a demonstration has length 0, and no term or
+statistic counts it.
 """
 
 import dataclasses
@@ -35,6 +35,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import losses
 from jaxrl_reason.base import Batch, Metrics, Outcomes
 from jaxrl_reason.losses import groups
@@ -101,7 +102,7 @@ class Shaping(Part):
   def before(self, memory: dict, step: Step) -> tuple[dict, Step, Metrics]:
     """Adds the terms to the rewards of a batch, and updates the statistics."""
     batch = step.batch
-    terms = self._terms(memory, batch)
+    terms = self._terms(memory, batch, step.sampled.mask)
     reward = batch.reward + sum(terms.values())
     n = jnp.maximum(batch.reward_valid.sum(), 1)
     metrics = {
@@ -115,11 +116,17 @@ class Shaping(Part):
     step = step._replace(batch=batch.replace(reward=reward))
     return self.observe(memory, step.outcomes), step, metrics
 
-  def _terms(self, known: dict, b: Batch) -> dict[str, jax.Array]:
-    """Computes the terms [N] of a batch's rows, by name."""
-    own = b.mask if b.is_offpolicy is None else b.mask & ~b.is_offpolicy
+  def _terms(
+    self, known: dict, b: Batch, sampled: jax.Array
+  ) -> dict[str, jax.Array]:
+    """Computes the terms [N] of a batch's rows, by name.
+
+    Args:
+      sampled: bool [N,T], the tokens of the rows before the filter.
+    """
+    own = batch_lib.own_tokens(b.replace(mask=sampled))
     length, right = own.sum(axis=1), (b.reward_parts[:, 0] > 0.5) * 1.0
-    is_demo = (b.mask & ~own).any(axis=1)
+    is_demo = (sampled & ~own).any(axis=1)
     of_group = dict(group=b.group, valid=b.reward_valid & ~is_demo)
     out = {}
     if self.alp:

@@ -4,9 +4,11 @@ import jax
 import jax.numpy as jnp
 import learning as L
 import numpy as np
+import pytest
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason.base import Batch, Prompts, Reward, Rollout, Trajectories
+from jaxrl_reason.parts import Step
 from jaxrl_reason.rollouts import extra, filters, fused, replay, reward_shaping
 from jaxrl_reason.rollouts.rounds import group_arrays
 
@@ -101,7 +103,7 @@ def test_terms_of_length_leave_demonstrations_out():
   right = jnp.float32([1, 0, 0, 1, 1, 1, 1, 1])
   b = b.replace(reward_parts=right[:, None])
   memory = made.init(jnp.int32(10)) | {'targets': jnp.float32([2, 0, 4])}
-  terms = made._terms(memory, b)
+  terms = made._terms(memory, b, b.mask)
   # The mean length of the samples of the first group is 4.
   np.testing.assert_allclose(
     terms['brevity'], [0.5, 0, 0, 0, 0, 0, 0, 0], atol=1e-6
@@ -115,12 +117,28 @@ def test_terms_of_length_leave_demonstrations_out():
   np.testing.assert_allclose(terms['laser'], [0.5, *[0] * 7])
 
 
+@pytest.mark.parametrize('is_filtered', [False, True])
+def test_a_filter_of_rows_changes_no_term(is_filtered):
+  """A truncated row keeps its length in the mean of its group."""
+  b = jax.tree.map(lambda x: x[:3], batch([[4, 6, 8, 8]] * 2))
+  b = b.replace(truncated=jnp.array([False, False, True]))
+  kept = filters.drop_truncated(b) if is_filtered else b
+  step = Step(None, None, None, b, kept, batch_lib.outcomes(b))
+  terms = dict(alp=0.1, laser=0.5, laser_lengths=(5,), price=0.1)
+  made = reward_shaping.Shaping(3, C, brevity=1.0, **terms)
+  _, step, metrics = made.before(made.init(jnp.int32(10)), step)
+  np.testing.assert_allclose(metrics['shaping/alp'], -0.1 * 6, rtol=1e-6)
+  brevity, laser = np.array([1 / 3, 0, 0]), np.array([0.5, 0, 0])
+  want = 1 + brevity + laser - 0.1 * np.array([4, 6, 8]) * (1 + 1 / C)
+  np.testing.assert_allclose(step.batch.reward, want, rtol=1e-6)
+
+
 def test_terms_of_answers_leave_demonstrations_out():
   b = batch([[2, 4, 6, 8], [8, 8, 8, 1]])
   answers = jnp.array([1, 1, 2, 1, 3, 4, 5, 5])
   b = b.replace(answer_id=answers, prompt_id=jnp.arange(2 * G) // G)
   made = reward_shaping.Shaping(G, C, 2, historical=1.0, repeats=1.0)
-  terms = made._terms(made.init(jnp.int32(10)), b)
+  terms = made._terms(made.init(jnp.int32(10)), b, b.mask)
   repeats = [-1 / 2, -1 / 2, 0, 0, 0, 0, 0, 0]
   np.testing.assert_allclose(terms['repeats'], repeats)
   np.testing.assert_allclose(terms['historical'], 1.0 - DEMO)

@@ -152,6 +152,24 @@ def test_rows_in_another_order_are_the_same_rows():
     np.testing.assert_array_equal(there, b.reward)
 
 
+@pytest.mark.parametrize(
+  'name', ['shortest', 'efficient', 'best', 'varied', 'fewer_right']
+)
+def test_a_filter_selects_among_rows_that_are_left(name):
+  """Rows that reached the token limit do not take the places of others."""
+  limit = np.arange(REWARDS.size) % G < 2
+  rows = batch().replace(truncated=jnp.asarray(limit))
+  got = filters.make(f'truncated+{name}', {'keep': 2})(rows)
+  left = jax.tree.map(lambda x: x[~limit], rows)
+  want = filters.make(name, {'keep': 2})(left)
+  assert not np.any(got.mask[limit]) and np.any(want.mask)
+  np.testing.assert_array_equal(got.mask[~limit], want.mask)
+  np.testing.assert_array_equal(got.reward_valid[~limit], want.reward_valid)
+  # Only wrong rows, which `fewer_right` does not select, keep their verdict.
+  others = limit & (REWARDS.reshape(-1) <= 0.5) & (name == 'fewer_right')
+  np.testing.assert_array_equal(got.reward_valid[limit], others[limit])
+
+
 def test_filters_are_applied_in_turn():
   """A group may have zero variance only among the remaining rows."""
   rows, _ = kept('best+dead_groups', keep=2)

@@ -13,7 +13,9 @@ from jax.flatten_util import ravel_pytree
 
 from jaxrl_reason import sharding
 from jaxrl_reason.parts import Chain, Step
+from jaxrl_reason.rollouts import filters
 from jaxrl_reason.rollouts.own_verdicts import Verdicts
+from jaxrl_reason.run.rl import programs
 from jaxrl_reason.update import packing
 from jaxrl_reason.update import step as step_lib
 
@@ -173,6 +175,27 @@ def test_rows_without_trained_tokens_still_have_a_verdict(batch):
   given = new.mask, new.reward, new.reward_valid, new.observed
   np.testing.assert_array_equal(part.tokens(*given), new.observed)
   assert new.observed.sum() == batch.reward_valid.sum() > 0
+
+
+def test_rows_that_a_filter_drops_have_their_verdict(batch):
+  keeps = filters.Selection(filters.make('best', {'keep': 2}), 0, L.C)
+  step = Step(None, L.state(L.learner()), L.NEUTRAL, batch, batch, None)
+  _, step, _ = keeps.before(None, step)
+  assert not np.all(step.batch.reward_valid[np.asarray(batch.reward_valid)])
+  new = PART.before(None, step)[1].batch
+  np.testing.assert_array_equal(new.observed.any(axis=1), batch.reward_valid)
+
+
+@pytest.mark.parametrize('how', [{}, SETTINGS], ids=['alone', 'verdicts'])
+def test_a_step_that_waits_for_tokens_trains_verdicts(batch, how):
+  """Without a row to train on, verdicts alone make an update."""
+  learner = L.learner(how, waits=True)
+  batch = batch.replace(mask=jnp.zeros_like(batch.mask))
+  new = asked(batch)[0] if how else batch
+  state, key = L.state(learner), L.ROOT
+  step = jax.jit(programs._update_or_wait, static_argnums=0)
+  after, metrics = step(learner, state, new, L.NEUTRAL, key)
+  assert after.step == 1 and (metrics['grad_norm'] > 0) == bool(how)
 
 
 def test_the_step_trains_the_verdicts():

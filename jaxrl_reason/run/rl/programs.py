@@ -47,7 +47,7 @@ from jaxrl_reason.rollouts.rounds import Rounds, Tally
 from jaxrl_reason.run.process import chips
 from jaxrl_reason.run.rl import problem_pool, teachers
 from jaxrl_reason.run.rl.problem_pool import ProblemSampler
-from jaxrl_reason.update import chunked, scoring
+from jaxrl_reason.update import chunked, scoring, trained_rows
 from jaxrl_reason.update import step as step_lib
 from jaxrl_reason.update.learner import Learner
 
@@ -122,7 +122,8 @@ def _update_or_wait(
     metrics['nonfinite_leaf_max'] -= 1  # all are finite
     return state.replace(step=state.step + 1), metrics
 
-  return jax.lax.cond(jnp.any(batch.mask), update, wait, state)
+  trains, _ = trained_rows.has_tokens(learner, batch)
+  return jax.lax.cond(trains, update, wait, state)
 
 
 def _generated(
