@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import gzip
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -213,33 +214,49 @@ class Answers:
 class Reader:
   """Reads the rollouts of a run into blocks, each file once.
 
-  Args:
-    number: of the run among those of the page.
+  Attributes:
+    unread: number of files that the last call left to the next one.
   """
 
   def __init__(self, number: int, blocks: Blocks):
-    self._number, self._blocks = number, blocks
+    """Args:
+    number: of the run among those of the page.
+    """
+    self._number, self._blocks, self.unread = number, blocks, 0
     self._seen: set[int] = set()
     self._uncertain, self._support = Uncertain(), Support()
     self._answers = Answers([], [], [])
 
-  def read(self, run: Run) -> Answers:
-    """Reads the files that are new since the last call."""
-    found, late = self._answers, len(run.rollouts) * 2 // 3
+  def read(self, run: Run, limit: float = math.inf) -> Answers:
+    """Reads the files that are new since the last call.
+
+    Args:
+      limit: tokens after which the other files are left to the next call.
+    """
+    late, self.unread = len(run.rollouts) * 2 // 3, 0
     for i, path in enumerate(run.rollouts):
       step = int(path.stem)
-      if step in self._seen or not (rows := records(path)):
+      if step in self._seen:
         continue
-      self._seen.add(step)
-      found.steps.append(_of_step(step, rows))
-      found.support.append((step, *self._support.add(rows)))
-      found.worst = min(rows, key=lambda row: row.get('reward') or 0.0)
-      for row in rows:
-        self._blocks.add(self._number, row)
-        if i >= late:
-          self._uncertain.add(row)
-    found.top = self._uncertain.top()
-    return found
+      if limit <= 0:
+        self.unread += 1
+      elif rows := records(path):
+        self._seen.add(step)
+        self._add(step, rows, late=i >= late)
+        limit -= sum(row['length'] for row in rows)
+    self._answers.top = self._uncertain.top()
+    return self._answers
+
+  def _add(self, step: int, rows: list[dict], *, late: bool) -> None:
+    """Adds the records of a step."""
+    found = self._answers
+    found.steps.append(_of_step(step, rows))
+    found.support.append((step, *self._support.add(rows)))
+    found.worst = min(rows, key=lambda row: row.get('reward') or 0.0)
+    for row in rows:
+      self._blocks.add(self._number, row)
+      if late:
+        self._uncertain.add(row)
 
 
 class Support:

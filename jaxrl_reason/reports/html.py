@@ -7,6 +7,7 @@ demand. So a file with hundreds of MB opens at once.
 """
 
 import json
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -70,15 +71,28 @@ class Report:
       number = n_runs + len(self._cells)
       self._cells += answer_folders.read(folder, number, self.blocks)
 
-  def stream(self, runs: list[Run], version: int | None = None):
+  @property
+  def unread(self) -> int:
+    """Returns the number of rollout files that the last page left out."""
+    return sum(reader.unread for reader in self._readers)
+
+  def stream(
+    self,
+    runs: list[Run],
+    version: int | None = None,
+    limit: float = math.inf,
+  ):
     """Returns the stream of the page's text.
 
     Args:
       version: of a live page, whose script and blocks are not part of the
         text; None: the page contains everything.
+      limit: tokens of rollouts of each run to read, after which its other new
+        files are left to the next page.
     """
     live = version is not None
-    context = self._context(runs) | {
+    context = self._context(runs, limit) | {
+      'unread': self.unread,
       'live': live,
       'blocks': {} if live else self.blocks.named(),
       'plotly': '' if live else self.plotly,
@@ -90,10 +104,10 @@ class Report:
     index |= {'names': names} | self.blocks.sizes()
     return self._template.stream(**context, data=_json(index))
 
-  def _context(self, runs: list[Run]) -> dict[str, Any]:
+  def _context(self, runs: list[Run], limit: float) -> dict[str, Any]:
     """Returns the values of the template."""
     cells = self._cells
-    found = [each.read(run) for each, run in zip(self._readers, runs)]
+    found = [each.read(run, limit) for each, run in zip(self._readers, runs)]
     support = answer_folders.support(cells) + figures.of_support(runs, found)
     return {
       'runs': [_told(run, own) for run, own in zip(runs, found)],

@@ -8,7 +8,7 @@ import urllib.request
 
 import chromium
 import pytest
-from test_report import jsonl, record, workdir
+from test_report import jsonl, record, set_field, workdir
 
 from jaxrl_reason import report
 from jaxrl_reason.reports import live
@@ -92,6 +92,60 @@ def test_a_port_in_use_is_refused_before_files_are_read(tmp_path, monkeypatch):
     args = report.parser().parse([str(tmp_path), '--live', f'--port={port}'])
     with pytest.raises(ValueError, match=f'--port={port}: .*in use; 0 chooses'):
       report.serve(args)
+
+
+def many(path, n=100_000, steps=100):
+  """Writes rollouts of 500 problems without texts of tokens."""
+  path = workdir(path, steps=range(1, steps + 1))
+  fields = {'tokens': {}, 'length': 40, 'answer': None}
+  for step in range(1, steps + 1):
+    rows = [
+      record(step, i // 4 % 500, i % 4, i % 4 < 1, 'four', **fields)
+      for i in range(n // steps)
+    ]
+    jsonl(path / 'rollouts' / f'{step:08d}.jsonl', rows)
+  return path
+
+
+def test_100_000_answers_come_in_parts_and_are_filtered(tmp_path):
+  """Only rows in sight are part of the page, and numbers open no texts."""
+  args = report.parser().parse([str(many(tmp_path / 'run')), '--live'])
+  server = report.serve(args)
+  threading.Thread(target=server.serve_forever, daemon=True).start()
+  page = chromium.Page(server.address)
+  page.until('window.report && report.ready')
+  count = "document.getElementById('unread')"
+  # The first page has a part of the answers, and the curves of all steps.
+  assert page.js('report.shown') == 5000 and server.live.unread == 95
+  assert page.js(f'{count}.textContent').startswith('95 more files')
+  versions = 1
+  while server.live.unread:
+    server.live.look()
+    versions += 1
+  assert versions < 10
+  page.until(f'report.version === {versions} && report.shown === 100000')
+  assert page.js(f'{count} === null')
+  rows = "[...document.querySelectorAll('#list .row')]"
+  for field, value, n in (
+    ('step-from', 21, 80_000),
+    ('reward-from', 0.5, 20_000),
+    ('step-to', 21, 250),
+  ):
+    set_field(page, field, value)
+    page.until(f'report.shown === {n}')
+    assert 0 < page.js(f'{rows}.length') < 100
+  # The open answer's two blocks, and those of the rows in sight.
+  assert page.js('report.opened.size') <= 2 + 3
+  marks = page.js(f"{rows}.map(x => x.querySelector('.mark').textContent)")
+  names = page.js(f"{rows}.map(x => x.querySelector('.what').textContent)")
+  assert {*marks} == {'✓'} and {*names} == {'step 21'}
+  set_field(page, 'f-prompt', 'question 7?')
+  page.until(f'report.shown === 1 && {rows}.length === 1')
+  page.until(f"{rows}[0].textContent.includes('question 7? ▸ four')")
+  assert page.errors == []
+  page.close()
+  server.shutdown()
+  server.server_close()
 
 
 def test_new_points_and_answers_appear_without_reloading(served):
