@@ -143,6 +143,15 @@ def on_chip(tree) -> int:
   )
 
 
+def refuse(phase: phases.Phase, error: jax.errors.JaxRuntimeError):
+  """Raises the error of a compiler, as DoesNotFit if it is of memory."""
+  if (room := out_of_memory(str(error))) is None:
+    raise error
+  given = on_chip([x for x in jax.tree.leaves(phase.args) if _is_laid(x)])
+  resident = max(on_chip(phase.state) - given, 0)
+  raise DoesNotFit(phase.name, room[0] + resident, room[1]) from error
+
+
 def measure(phase: phases.Phase, mesh: Mesh, experts: int = 0) -> Measured:
   """Compiles a phase for the devices of a mesh.
 
@@ -156,11 +165,7 @@ def measure(phase: phases.Phase, mesh: Mesh, experts: int = 0) -> Measured:
   try:
     compiled = phase.lower(mesh).compile()
   except jax.errors.JaxRuntimeError as e:
-    if (room := out_of_memory(str(e))) is None:
-      raise
-    given = on_chip([x for x in jax.tree.leaves(phase.args) if _is_laid(x)])
-    resident = max(on_chip(phase.state) - given, 0)
-    raise DoesNotFit(phase.name, room[0] + resident, room[1]) from e
+    refuse(phase, e)
   seconds = time.monotonic() - start
   memory, text = compiled.memory_analysis(), compiled.as_text()
   arguments = memory.argument_size_in_bytes

@@ -132,19 +132,22 @@ def _activations(parts: Prepared) -> float:
 
 
 def _least(
-  planner, found: Found, key: str, phase: str, *, need, room, tries=None
+  planner, found: Found, key: str, phase: str, *, need, room, tries=None, end=0
 ) -> Found | None:
   """Finds the least value of a key with which a phase fits.
 
   Args:
     need: bytes that the value divides; room: available bytes.
     tries: most values to try, from where need fits room; None: all.
+    end: the values are below it; 0: all.
   """
   config = found.config
   shards = sharding.row_shards(planner.parts(config).mesh)
   values = counts(config, key, shards)
   begin = next((i for i, v in enumerate(values) if need / v <= room), -1)
   for value in values[begin:][:tries]:
+    if end and value >= end:
+      return None
     changed = config.changed(**{key: value})
     planner.say(f'{key.replace("__", ".")}={value}')
     (facts,) = planner.facts_of(planner.parts(changed), (phase,))
@@ -166,9 +169,9 @@ def _room(hbm: int, parts: Prepared) -> tuple[float, float]:
   return room - weights, room - 2 * described.on_chip(state.params)
 
 
-def _trained(planner, found: Found, **changes) -> Found | None:
+def _trained(planner, found: Found, end=0, **changes) -> Found | None:
   """Returns the settings under which the update fits, with the fewest
-  micro-batches.
+  micro-batches, below `end` unless it is 0.
   """
   config = found.config.changed(**changes)
   found = Found(config, found.phases)
@@ -176,7 +179,7 @@ def _trained(planner, found: Found, **changes) -> Found | None:
   phase = asked(planner.only, name, config.rl.path)[-1]
   _, room = _room(planner.machine.chip.hbm, parts)
   planner.say(f'model.remat={config.model.remat}')
-  how = dict(need=_activations(parts), room=room)
+  how = dict(need=_activations(parts), room=room, end=end)
   if config.model.remat != POLICIES[-1]:
     how['tries'] = TRIES
   return _least(planner, found, f'{name}__micro_batches', phase, **how)
@@ -232,7 +235,7 @@ def completed(planner, found: Found) -> Found:
 
 def faster(planner, found: Found) -> Found:
   """Tries more recomputation with fewer micro-batches, and then one copy of a
-  group's prompt.
+  group's prompt. With as many micro-batches, more recomputation is slower.
   """
   name, best = found.config.stages[-1], found
   if asked(planner.only, name, best.config.rl.path) == ['generate']:
@@ -245,7 +248,8 @@ def faster(planner, found: Found) -> Found:
 
   after = POLICIES.index(found.config.model.remat) + 1
   for policy in POLICIES[after:]:
-    best = better(model__remat=policy)
+    batches = best.config[name].micro_batches
+    best = better(model__remat=policy, end=batches)
   if name == 'rl' and best.config.rl.padding == 'whole':
     best = better(rl__padding=SHARED)
   return best

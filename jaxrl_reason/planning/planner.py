@@ -4,12 +4,15 @@ import functools
 import math
 import operator
 
+import jax
+
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.models import spec, weights
 from jaxrl_reason.planning import (
   abstract,
   advice,
+  compiled_buffers,
   depth,
   mesh_search,
   phases,
@@ -47,6 +50,7 @@ class Planner:
     self.only, self.by_depth = tuple(only), by_depth
     self.devices = described.devices(topology, slices)
     self.topology = topology
+    self.code = True  # compiles programs to the end, not only to the buffers
     self.machine = roofline.Machine(
       chips.chip_of(topology), chips.torus_of(topology), slices
     )
@@ -139,8 +143,14 @@ class Planner:
   def _compiled(self, phase: phases.Phase, parts) -> dict:
     """Returns the facts of a phase at the depth of `parts`."""
     mesh = phase.mesh or parts.mesh
+    given = phase, mesh, parts.shape.experts
     try:
-      found = described.measure(phase, mesh, parts.shape.experts)
+      if self.code:
+        found = described.measure(*given)
+      else:
+        args = parts.config.to_dict(), self.topology, self.machine.slices
+        args = *args, self.model, parts.shape.layers, phase.name
+        found = compiled_buffers.measure(lowered, args, *given)
     except described.DoesNotFit as e:
       return plan_table.no_room(e, phase.state)
     what = f'{phase.name} ({parts.shape.layers} layers)'
@@ -156,6 +166,7 @@ class Planner:
     wanted = phases.of_a_step(p['phase'] for p in facts['phases'])
     inside = [p for p in facts['phases'] if p['phase'] in wanted]
     start, room = facts['prompts'], self.machine.chip.hbm
+    self.code = False
 
     def needs(prompts: int) -> float:
       found = inside
@@ -175,6 +186,7 @@ class Planner:
     """Plans the recipe on every mesh shape, with settings that fit. The fastest
     mesh is first; meshes that do not fit come last.
     """
+    self.code = False
     lean = settings.lean(self.config, self.config.mesh)
     # Refuses --only of other phases.
     settings.asked(self.only, lean.stages[-1], lean.rl.path)
@@ -225,6 +237,21 @@ class Planner:
       found.config, parts.mesh, each, names, self.machine
     )
     return facts | {'recipe': found.recipe()}
+
+
+def lowered(
+  values: dict, topology: str, slices: int, model: str, layers: int, name: str
+) -> jax.stages.Lowered:
+  """Lowers a phase of a recipe for described devices, in any process.
+
+  Args:
+    values: of the config; layers: of the model; name: of the phase.
+  """
+  config = config_lib.read_record(values, config_lib.Run)
+  planner = Planner(config, topology, slices=slices, model=model)
+  parts = planner.parts(config, layers)
+  phase = {p.name: p for p in split_plan.all_phases(parts)}[name]
+  return phase.lower(phase.mesh or parts.mesh)
 
 
 def misfits(facts: dict) -> str:

@@ -95,6 +95,19 @@ def test_the_faster_setting_is_chosen(recipe, gather, shared, want):
   assert best.seconds <= first.seconds
 
 
+def test_more_recomputation_is_compiled_only_with_fewer_micro_batches(recipe):
+  """With as many micro-batches it is slower. One micro-batch is the least."""
+  for hbm, most in ((50.0, 0), (30.0, 2), (15.75, 3)):
+    planner = Planner(recipe, hbm=hbm, shared=2.0)
+    first = found(planner)
+    planner.tried.clear()
+    settings.faster(planner, first)
+    tried = [c for _, c in planner.tried if c.rl.padding != settings.SHARED]
+    assert len(tried) <= most, hbm
+    batches = first.config.rl.micro_batches
+    assert all(c.rl.micro_batches < batches for c in tried)
+
+
 def test_other_keys_of_the_recipe_do_not_change(recipe):
   recipe.rl.samples = 16
   planner = Planner(recipe)
