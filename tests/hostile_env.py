@@ -43,6 +43,11 @@ def step(text, example, state):
   return None if done else f'{number % 97}=#', turn + 1, number % 5 * 0.1
 
 
+def late(text, example, state):
+  """Never answers."""
+  time.sleep(1000)
+
+
 class Slow:
   """An environment whose start never ends."""
 

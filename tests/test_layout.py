@@ -3,6 +3,7 @@
 """
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -102,3 +103,13 @@ def test_the_top_level_is_small():
   commands = set(FLOORS[-2].split())
   assert commands <= files
   assert len(files - commands - {'__init__', '__main__'}) <= 9
+
+
+def test_commands_of_messages_work():
+  """In a clone, the package and its extras are in .venv."""
+  bare = re.compile(r'(?<![/\w])python tools/')
+  for path in (ROOT / 'tools').rglob('*.py'):
+    assert not bare.search(path.read_text()), path
+  for path in PACKAGE.rglob('*.py'):
+    if path.name != 'names.py':
+      assert 'pip install' not in path.read_text(), f'{path}: names.install'

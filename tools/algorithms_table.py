@@ -1,7 +1,9 @@
 """Writes the table of docs/algorithms.md from `losses.PRESETS`.
 
-  python tools/algorithms_table.py          rewrites the table in place
-  python tools/algorithms_table.py --check  exits 1 if it is out of date
+  .venv/bin/python tools/algorithms_table.py
+      rewrites the table in place
+  .venv/bin/python tools/algorithms_table.py --check
+      exits 1 if it is out of date
 
 The text around the table is not changed.
 """

@@ -1,9 +1,10 @@
 """Prints plans beside published runs on TPUs, with columns to fill in.
 
-  python tools/ledger.py                 prints the ledger
-  python tools/ledger.py --plan          plans all runs again (needs libtpu)
-  python tools/ledger.py --plan=A,B      plans these runs again
-  python tools/ledger.py --page          writes docs/predictions.md
+  .venv/bin/python tools/ledger.py                 prints the ledger
+  .venv/bin/python tools/ledger.py --plan
+      plans all runs again (needs libtpu)
+  .venv/bin/python tools/ledger.py --plan=A,B      plans these runs again
+  .venv/bin/python tools/ledger.py --page          writes docs/predictions.md
 
 The runs are those of configs/published/runs.py. Their plans are stored in
 configs/published/plans.json, so printing compiles nothing. Each run is planned

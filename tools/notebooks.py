@@ -1,10 +1,13 @@
 """Writes the repository's address into notebooks and pages.
 
-  python tools/notebooks.py                list files that differ from setup.cfg
-  python tools/notebooks.py --write        update these files
-  python tools/notebooks.py --url=ADDRESS  change the address in all files;
+  .venv/bin/python tools/notebooks.py
+      list files that differ from setup.cfg
+  .venv/bin/python tools/notebooks.py --write        update these files
+  .venv/bin/python tools/notebooks.py --url=ADDRESS
+      change the address in all files;
                                            origin: the address of the remote
-  python tools/notebooks.py --execute      run the notebooks without outputs
+  .venv/bin/python tools/notebooks.py --execute
+      run the notebooks without outputs
 
 The address is `url` in setup.cfg. Without an address there are no badges. A
 notebook installs the clone or the wheel beside it, or else from the address. A

@@ -2,7 +2,7 @@
 
   tools/run --config=configs/arithmetic_tiny.py --config.eval.samples=16 \
     --workdir=runs/arithmetic
-  python tools/report_pictures.py runs/arithmetic
+  .venv/bin/python tools/report_pictures.py runs/arithmetic
 
 This needs Chromium and the extra `test`. Colours are reduced to a palette, so
 that the files stay small.

@@ -1,8 +1,9 @@
 """Prints the sparsity and rank of the change of weights in training.
 
-  python tools/weight_change.py runs/arithmetic@225 runs/arithmetic
-  python tools/weight_change.py BEFORE AFTER --out=change.json
-  python tools/weight_change.py runs/a@150 runs/a@190 --to=230 --out=230.npz
+  .venv/bin/python tools/weight_change.py runs/arithmetic@225 runs/arithmetic
+  .venv/bin/python tools/weight_change.py BEFORE AFTER --out=change.json
+  .venv/bin/python tools/weight_change.py runs/a@150 runs/a@190 --to=230
+    --out=230.npz
 
 BEFORE and AFTER are WORKDIR[@step]. Each weight matrix has one line; figures of
 a stacked matrix are means over its layers:

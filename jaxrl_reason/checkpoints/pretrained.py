@@ -23,7 +23,7 @@ from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import zoo
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import ropes
-from jaxrl_reason.names import nearest
+from jaxrl_reason.names import install, nearest
 
 HUB = 'hf:'
 HUB_NAME = re.compile(r'[\w.-]+/[\w.-]+')
@@ -120,7 +120,7 @@ def _hub(repo: str):
     import huggingface_hub
   except ImportError as e:
     raise ImportError(
-      f'{HUB}{repo} needs huggingface_hub: pip install huggingface_hub'
+      f'{HUB}{repo} needs huggingface_hub: {install("hf")}'
     ) from e
   return huggingface_hub
 

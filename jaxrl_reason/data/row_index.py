@@ -32,6 +32,7 @@ from etils import epath
 
 from jaxrl_reason import hosts
 from jaxrl_reason.hosts import reading
+from jaxrl_reason.names import install
 
 # at: offset in bytes, or position of the row in Parquet; row: number from 1.
 ENTRY = np.dtype([('at', '<i8'), ('row', '<i8'), ('key', '<u8')])
@@ -119,7 +120,7 @@ def _batches(path, file) -> Iterator:
     import pyarrow.parquet as parquet
   except ImportError as error:
     raise ImportError(
-      f'{path} needs pyarrow: pip install pyarrow, or write it as JSON lines'
+      f'{path} needs pyarrow: {install("hf")}, or write it as JSON lines'
     ) from error
   try:
     yield from parquet.ParquetFile(file).iter_batches()

@@ -14,6 +14,7 @@ After `?`: `n` problems, how they are read, and of tasks any knob.
 import dataclasses
 import hashlib
 import json
+import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -32,6 +33,7 @@ from jaxrl_reason.verifiers import tasks
 
 TASK, RUN = 'task:', 'run:'
 DEFAULT_N = 256  # of suites without end
+ADDRESS = re.compile(r' at 0x[0-9a-f]+')  # in texts of objects without one
 FILE = {'question': '', 'answer': '', 'solution': ''}
 
 
@@ -56,12 +58,22 @@ class Suite:
 
   def digest(self) -> str:
     """Returns a digest, sixteen hexadecimal digits, of the problems, with all
-    fields that a verifier may read, and of their verifier.
+    fields that a verifier may read, and of their verifier. It is the same in
+    every process.
     """
     asked = [dict(e) for e in self.examples]
     parts = [asked, self.reward, *filter(None, [self.asks])]
-    text = json.dumps(parts, default=str)
+    text = json.dumps(parts, default=_text)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _text(value: Any) -> str:
+  """Returns a text of a value that JSON lacks, without addresses and with the
+  members of sets in order.
+  """
+  if isinstance(value, set | frozenset):
+    value = sorted(map(_text, value))
+  return ADDRESS.sub('', str(value))
 
 
 def load(text: str, run: ml_collections.ConfigDict | None = None) -> Suite:

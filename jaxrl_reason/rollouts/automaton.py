@@ -11,6 +11,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl_reason.logits import OUT
+from jaxrl_reason.names import install
 
 REFUSED = -1  # in `Automaton.after`: the state does not allow the token
 
@@ -143,6 +144,6 @@ def _library():
     import outlines_core
   except ImportError as error:
     raise ValueError(
-      'expressions need the extra structured: pip install outlines_core'
+      f'expressions need outlines_core: {install("structured")}'
     ) from error
   return outlines_core

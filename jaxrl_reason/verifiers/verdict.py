@@ -143,17 +143,19 @@ def all_failed(verdicts: Sequence[Verdict]) -> str | None:
   )
 
 
-def all_invalid(verdicts: Sequence[Verdict], timeout_s: float) -> str | None:
+def all_invalid(
+  verdicts: Sequence[Verdict], timeout_s: float, key: str = 'rl.timeout_s'
+) -> str | None:
   """Returns a message if no verdict of a trial is valid, else None.
 
   Args:
-    timeout_s: time limit of a case, rl.timeout_s, in seconds.
+    timeout_s: time limit of a case, in seconds.
+    key: the configuration key of the limit.
   """
   late = sum(v.status == 'timeout' for v in verdicts)
   if not late or any(v.valid for v in verdicts):
     return all_failed(verdicts)
   return (
     f'the reward returned no score on {len(verdicts)} cases: {late} took '
-    f'longer than rl.timeout_s={timeout_s:g} s; make the reward faster or '
-    'raise rl.timeout_s'
+    f'longer than {key}={timeout_s:g} s; make the reward faster or raise {key}'
   )

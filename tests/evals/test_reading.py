@@ -87,6 +87,15 @@ def test_suites_with_other_tests_are_others(tmp_path):
   assert found[0] != found[1]
 
 
+def test_a_digest_has_no_addresses():
+  """Sets and objects have other texts in other processes."""
+  digests = [
+    suites.Suite('s', [{'prompt': 'q', 'meta': meta}], 'exact').digest()
+    for meta in ([object(), {0, 8}], [object(), {8, 0}], [object(), {0, 9}])
+  ]
+  assert digests[0] == digests[1] != digests[2]
+
+
 @pytest.mark.parametrize(
   'text, says',
   [

@@ -206,6 +206,10 @@ def test_incompatible_settings_are_refused(change, words):
   [
     (dict(env='nowhere.py:step'), "reward 'nowhere.py:step': FileNotFound"),
     (dict(env=f'{HOSTILE}:Slow', start_s=1.0), 'not ready after 1 s'),
+    (
+      dict(env=f'{HOSTILE}:late', timeout_s=0.3),
+      'longer than rl.turns.timeout_s=0.3 s; make the environment faster',
+    ),
     (dict(env='tools', tools={'s': NOWHERE}), '/none has no documents'),
     (
       dict(env='jaxrl_reason.verifiers.tools:is_known'),

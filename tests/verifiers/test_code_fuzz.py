@@ -221,6 +221,26 @@ def test_a_fenced_program_is_extracted_unchanged(program):
     assert code.extract(text) == program + '\n'
 
 
+PROGRAM, EMPTY = '```python\nf = 1\n```\n', '```python\n\n```\n'
+PLAIN = '```\nf = 1\n```\n'
+
+
+@pytest.mark.parametrize(
+  'text, program',
+  [
+    (EMPTY + PROGRAM, 'f = 1\n'),
+    (PROGRAM + EMPTY, 'f = 1\n'),
+    (EMPTY + PLAIN, 'f = 1\n'),
+    (PLAIN + EMPTY, 'f = 1\n'),
+    (PROGRAM + '```\n1\n```', 'f = 1\n'),  # an output
+    ('f = 1\n' + EMPTY, None),
+    (PROGRAM + '```python\n', None),  # cut off before the program
+  ],
+)
+def test_blocks_without_text_are_passed_over(text, program):
+  assert code.extract(text) == program
+
+
 @pytest.mark.parametrize(
   'unit', ['```\n', '`', 'def f(', ' ', '\n', '```py\n', 'x']
 )

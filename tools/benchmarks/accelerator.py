@@ -1,6 +1,7 @@
 """Compares a GRPO step at published shapes with an accelerator's peak rates.
 
-  python tools/benchmarks/accelerator.py [--models=qwen2.5-0.5b,qwen2.5-1.5b]
+  .venv/bin/python tools/benchmarks/accelerator.py
+    [--models=qwen2.5-0.5b,qwen2.5-1.5b]
     [--prompts=32 --samples=8] [--prompt-len=256 --completion-len=1024]
     [--micro-batches=8] [--remat=dots] [--unrolled] [--layers=N] [--repeats=3]
     [--phases=prompts,sampler,update,step]

@@ -1,7 +1,7 @@
 """Compares our sampler and GRPO step with TRL's on CPU, alternately in one run.
 
   python -m venv TR && TR/bin/pip install torch==2.13.0 trl==1.16.0 jax==0.10.2
-  python tools/benchmarks/beside_trl.py --trl-python=TR/bin/python
+  .venv/bin/python tools/benchmarks/beside_trl.py --trl-python=TR/bin/python
     [--shapes=4x256,2x64,8x512] [--phases=sampler,step] [--repeats=5]
 
 The last shape has 64 + 256 tokens, the others 32 + 64.

@@ -1,7 +1,7 @@
 """Compares our sampler and GRPO step with tunix's, alternately in one run.
 
   python -m venv TX && TX/bin/pip install google-tunix==0.1.7 jax==0.10.2
-  python tools/benchmarks/beside_tunix.py --tunix-python=TX/bin/python
+  .venv/bin/python tools/benchmarks/beside_tunix.py --tunix-python=TX/bin/python
     [--shapes=4x256,2x64,8x512] [--phases=sampler,step] [--repeats=5]
     [--tunix-cache=1024]
 

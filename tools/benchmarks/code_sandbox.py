@@ -1,6 +1,7 @@
 """Measures the code sandbox on HumanEval, MBPP and hostile code.
 
-  python tools/benchmarks/code_sandbox.py [--layers=all] [--out=table.md]
+  .venv/bin/python tools/benchmarks/code_sandbox.py [--layers=all]
+    [--out=table.md]
 
 Prints the table of docs/code_sandbox.md: speed and verdicts for every reference
 solution, three mutations of each, and the forgeries and exhausting programs of

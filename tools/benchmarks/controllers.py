@@ -1,7 +1,7 @@
 """Compares controllers from the same warm starts: accuracy at equal numbers of
 generated tokens, and at equal seconds.
 
-  python tools/benchmarks/controllers.py [--recipe=curriculum_tiny:5]
+  .venv/bin/python tools/benchmarks/controllers.py [--recipe=curriculum_tiny:5]
     [--seeds=3] [--steps=100] [--every=20] [--out=runs/controllers]
     [--only=uniform,ladder] [--set=model.width=64,rl.prompts=16]
     [--split=heldout] [--picture=FILE.png]

@@ -1,6 +1,6 @@
 """Reads traffic and FLOPs of decoding and update from the TPU compiler.
 
-  python tools/benchmarks/decode_tpu.py [--model=qwen2.5-0.5b]
+  .venv/bin/python tools/benchmarks/decode_tpu.py [--model=qwen2.5-0.5b]
     [--topologies=v5e:2x2,v5p:2x2x1,v6e:2x2] [--mesh=1,4,1] [--segments=8]
 
 Needs no TPU, but the extra `tpu` (its compiler, libtpu). The programs are those

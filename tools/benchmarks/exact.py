@@ -1,7 +1,8 @@
 """Measures the price of exact numerics (docs/exactness.md).
 
-  python tools/benchmarks/exact.py [--width=256 --layers=4] [--repeats=7]
-  python tools/benchmarks/exact.py --topologies=v5e:4x4,v5p:2x2x4
+  .venv/bin/python tools/benchmarks/exact.py [--width=256 --layers=4]
+    [--repeats=7]
+  .venv/bin/python tools/benchmarks/exact.py --topologies=v5e:4x4,v5p:2x2x4
     [--models=qwen2.5-0.5b,qwen3-8b] [--mesh=1,16,1] [--phases=generate,update]
     [--depth=2]
 

@@ -1,6 +1,7 @@
 """Measures the time that a shared prompt saves, by group size.
 
-  python tools/benchmarks/group_size.py [--layers=4 --width=256] [--rows=64]
+  .venv/bin/python tools/benchmarks/group_size.py [--layers=4 --width=256]
+    [--rows=64]
     [--prompt=512] [--new=64] [--repeats=5]
 
 The number of rows is constant, in groups of G. `shared` prefills each prompt

@@ -1,6 +1,7 @@
 """Measures wall seconds, CPU seconds and matmul utilization of a GRPO step.
 
-  python tools/benchmarks/grpo_step.py [--layers=4 --width=256] [--repeats=7]
+  .venv/bin/python tools/benchmarks/grpo_step.py [--layers=4 --width=256]
+    [--repeats=7]
 
 The step has 8 prompts x 8 samples, 32 + 64 tokens, vocabulary 512, float32, a
 separate reference (KL 0.04) and AdamW. No completion stops early. With

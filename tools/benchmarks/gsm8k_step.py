@@ -1,7 +1,9 @@
 """Measures GRPO steps on GSM8K with the shapes of a published model.
 
-  python tools/benchmarks/gsm8k_step.py --data=DIR            (runs the step)
-  python tools/benchmarks/gsm8k_step.py --data=DIR --plan     (only compiles it)
+  .venv/bin/python tools/benchmarks/gsm8k_step.py --data=DIR
+      (runs the step)
+  .venv/bin/python tools/benchmarks/gsm8k_step.py --data=DIR --plan
+      (only compiles it)
 
 DIR contains GSM8K's train.jsonl and test.jsonl. The step is that of
 configs/grpo_gsm8k.py: rollout, verifier pool, reference log-probs, loss with

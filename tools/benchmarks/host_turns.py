@@ -1,6 +1,6 @@
 """Compares environments inside the program with those in Python processes.
 
-  python tools/benchmarks/host_turns.py [--rows=64,1024] [--slow=64]
+  .venv/bin/python tools/benchmarks/host_turns.py [--rows=64,1024] [--slow=64]
 
 First it measures batches per second of the same calculator on both sides, with
 episodes of three turns. Then it measures tools that take 0.01 to 2 s

@@ -1,6 +1,7 @@
 """Measures seconds and host memory of loading a Hugging Face folder.
 
-  python tools/benchmarks/load_model.py [--size=qwen2.5-0.5b] [--disk=bfloat16]
+  .venv/bin/python tools/benchmarks/load_model.py [--size=qwen2.5-0.5b]
+    [--disk=bfloat16]
 
 Writes a folder of random weights of a published size (or reads --folder), then
 loads it in another process into float32 or --dtype. A thread measures the

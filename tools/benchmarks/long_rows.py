@@ -1,6 +1,6 @@
 """Compares attention with whole scores and with blocks, for long rows on a CPU.
 
-  python tools/benchmarks/long_rows.py [--layers=4 --width=256]
+  .venv/bin/python tools/benchmarks/long_rows.py [--layers=4 --width=256]
     [--lengths=512,1024,2048] [--tokens=8192] [--repeats=3]
 
 A batch has --tokens tokens, in rows of each length. The update is reference

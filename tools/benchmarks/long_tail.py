@@ -1,6 +1,7 @@
 """Measures tokens/s of the sampler if completions have very different lengths.
 
-  python tools/benchmarks/long_tail.py [--layers=4 --width=256] [--samples=32]
+  .venv/bin/python tools/benchmarks/long_tail.py [--layers=4 --width=256]
+    [--samples=32]
     [--new=256] [--repeats=5] [--batches=4] [--steps=8]
 
 Lengths are log-normal (sigma 1) with a mean of a quarter of the limit,

@@ -1,6 +1,7 @@
 """Measures loss + gradient, relative to reading the inputs once.
 
-  python tools/benchmarks/losses.py [--rows 512] [--tokens 1024] [--repeats 20]
+  .venv/bin/python tools/benchmarks/losses.py [--rows 512] [--tokens 1024]
+    [--repeats 20]
 
 A loss reads a few [N, T] arrays and writes the gradient, which needs only one
 pass over memory. The unit is therefore a jitted sum over the same arrays, which

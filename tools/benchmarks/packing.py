@@ -1,6 +1,7 @@
 """Compares updates with padded rows, packed rows and rows cut by length.
 
-  python tools/benchmarks/packing.py [--layers=4 --width=256] [--repeats=7]
+  .venv/bin/python tools/benchmarks/packing.py [--layers=4 --width=256]
+    [--repeats=7]
     [--rows=64 --prompt=32 --new=256] [--micro=1] [--sizes=8]
 
 Completion lengths are log-normal (sigma 1) with a mean of a quarter of the

@@ -1,7 +1,7 @@
 """Times proposals and observations of a pool by its size, and fused steps with
 and without a controller.
 
-  python tools/benchmarks/pool.py [--problems=1000000] [--prompts=256]
+  .venv/bin/python tools/benchmarks/pool.py [--problems=1000000] [--prompts=256]
     [--samples=16] [--repeats=20] [--step]
 
 Seconds are medians of jitted calls. With `--step`, it instead trains the

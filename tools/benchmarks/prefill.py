@@ -1,6 +1,7 @@
 """Measures memory and time of prefill in chunks of columns, by chunk size.
 
-  python tools/benchmarks/prefill.py [--layers=4 --width=256] [--rows=8]
+  .venv/bin/python tools/benchmarks/prefill.py [--layers=4 --width=256]
+    [--rows=8]
     [--prompt=2048] [--chunks=0,1024,512,256,128] [--repeats=5]
 
 `full` times prompts that fill their columns, `half` prompts whose first half is

@@ -1,6 +1,7 @@
 """Measures the step of a pretrained model with one setting changed at a time.
 
-  python tools/benchmarks/real_model.py [--config=configs/smollm2_135m_words.py]
+  .venv/bin/python tools/benchmarks/real_model.py
+    [--config=configs/smollm2_135m_words.py]
     [--only=NAME,...] [--steps=4] [-- --config.KEY=VALUE ...]
 
 Every line is a run of `jaxrl_reason.main` in its own process, with one changed

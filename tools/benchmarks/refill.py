@@ -1,6 +1,7 @@
 """Compares accuracy with and without refill at equal numbers of tokens.
 
-  python tools/benchmarks/refill.py [--seeds=0,1,2] [--steps=100] [--folder=...]
+  .venv/bin/python tools/benchmarks/refill.py [--seeds=0,1,2] [--steps=100]
+    [--folder=...]
     [--variants=none,masked,refill,kept]
 
 Each seed has one warm start. The variants train configs/dapo_refill_tiny.py

@@ -1,6 +1,6 @@
 """Fits the exponents of sampler and update time against size.
 
-  python tools/benchmarks/scaling.py [--width=128] [--repeats=5]
+  .venv/bin/python tools/benchmarks/scaling.py [--width=128] [--repeats=5]
 
 From 2 layers x 128 and 8 x 8 rows of 32 + 64 tokens, one size is multiplied by
 1, 4 and 16: parameters (the width by 1, 2 and 4), rows (samples of a prompt),

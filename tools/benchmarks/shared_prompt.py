@@ -1,9 +1,9 @@
 """Compares updates with one prompt per row and with one prompt per group.
 
-  python tools/benchmarks/shared_prompt.py [--layers=2 --width=128]
+  .venv/bin/python tools/benchmarks/shared_prompt.py [--layers=2 --width=128]
     [--rows=64 --tokens=256] [--shares=0.1,0.25,0.5,0.75,0.9]
     [--groups=4,16,64] [--repeats=5]
-  python tools/benchmarks/shared_prompt.py --topology=v5p:2x2x1
+  .venv/bin/python tools/benchmarks/shared_prompt.py --topology=v5p:2x2x1
     [--model=qwen2.5-0.5b] [--mesh=1,4,1]
 
 `share` is the prompt's share of a row's tokens, G the number of rows per

@@ -1,6 +1,7 @@
 """Measures the overhead of a small step over its matrix products, and start-up.
 
-  python tools/benchmarks/small_end.py [--layers=2 --width=64] [--repeats=9]
+  .venv/bin/python tools/benchmarks/small_end.py [--layers=2 --width=64]
+    [--repeats=9]
     [--steps=1,8] [--seeds=1,4] [--startup=configs/arithmetic_tiny.py]
 
 The fused GRPO step of grpo_step.py with 0.2 M parameters is compared with its

@@ -1,6 +1,6 @@
 """Measures the speed of rewards for text, structure and format in one process.
 
-  python tools/benchmarks/text_rewards.py [--seconds=0.5]
+  .venv/bin/python tools/benchmarks/text_rewards.py [--seconds=0.5]
 
 Prints a Markdown table of cases per second of CPU time. A completion has a
 thought of --words words and an answer for the reward. 'instructions' runs over

@@ -1,6 +1,7 @@
 """Measures the step of accelerator.py with transformers and plain torch.
 
-  python tools/benchmarks/torch_step.py [--models=qwen2.5-0.5b,qwen2.5-1.5b]
+  .venv/bin/python tools/benchmarks/torch_step.py
+    [--models=qwen2.5-0.5b,qwen2.5-1.5b]
     [--prompts=32 --samples=8] [--prompt-len=256 --completion-len=1024]
     [--micro-batches=32] [--layers=N] [--repeats=3]
 

@@ -1,6 +1,6 @@
 """Measures speed, accuracy and memory of the math verifiers.
 
-  python tools/benchmarks/verifiers.py [--out=table.md]
+  .venv/bin/python tools/benchmarks/verifiers.py [--out=table.md]
 
 Prints the table of docs/math_answers.md, with a column for math-verify if it is
 installed (`pip install 'math-verify[antlr4_13_2]'`). Each verifier runs in one

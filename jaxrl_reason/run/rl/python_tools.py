@@ -19,7 +19,7 @@ from jaxrl_reason.rollouts.host_episodes import CHARACTERS, Player, Writer
 from jaxrl_reason.verifiers import tools
 from jaxrl_reason.verifiers.pool import PoolError, VerifierPool
 from jaxrl_reason.verifiers.tools import calculator, calls, serve, toolbox
-from jaxrl_reason.verifiers.verdict import Verdict, all_failed
+from jaxrl_reason.verifiers.verdict import Verdict, all_invalid
 
 # Texts that end a turn of the package's own environments.
 STOPS = {'calculator': calculator.STOPS}
@@ -262,21 +262,21 @@ def try_out(c: Turns, problems: Problems) -> None:
   problems, before anything is compiled.
 
   Raises:
-    ValueError: it does not start, or raises on every one.
+    ValueError: it does not start, or no turn has a valid verdict.
   """
   env, pool = c.env, Pool(c)
   examples = [problems.train[i] for i in range(min(TRIED, len(problems.train)))]
   cases = [(_first(e), {'example': e, 'state': None}) for e in examples]
   try:
-    failed = all_failed(pool.submit(cases).result())
+    verdicts = pool.submit(cases).result()
   except PoolError as e:
     raise ValueError(f'rl.turns.env={env!r}: {e}') from e
   finally:
     pool.close()
-  if failed:
+  if failed := all_invalid(verdicts, c.timeout_s, 'rl.turns.timeout_s'):
     raise ValueError(
       f'rl.turns.env={env!r}: tried on the first problems, before anything is '
-      f'compiled: {failed.replace("the reward", "it", 1)}'
+      f'compiled: {failed.replace("the reward", "the environment")}'
     )
 
 

@@ -242,8 +242,9 @@ def _head(prompt: str, entry_point: str | None) -> str:
 def _last_block(text: str) -> str | None:
   """Returns the last fenced block of Python, also if it was cut off.
 
-  A block without a tag counts only if no block is tagged as Python: it may be
-  an example or an output after the program.
+  A block without a tag counts only if no block with text is tagged as Python:
+  it may be an example or an output after the program. A closed block without
+  text counts only if there is no other.
   """
   blocks, start, mark, tag = {}, None, '', ''
   for fence in FENCE.finditer(text):
@@ -251,7 +252,12 @@ def _last_block(text: str) -> str | None:
       start, mark, tag = fence.end() + 1, fence[1], fence[2].lower()
       tag = PYTHON[0] if tag in PYTHON else tag
     elif fence[1].startswith(mark) and not fence[2]:
-      blocks[tag], start = text[start : fence.start()], None
+      block, start = text[start : fence.start()], None
+      if block.strip() or tag not in blocks:
+        blocks[tag] = block
   if start is not None:
+    if tag == PYTHON[0]:
+      return text[start:]
     blocks[tag] = text[start:]
-  return blocks.get(PYTHON[0], blocks.get(''))
+  found = [blocks[t] for t in (PYTHON[0], '') if t in blocks]
+  return next((b for b in found if b.strip()), found[0] if found else None)
