@@ -106,9 +106,9 @@ class Extra(Rounds):
     own, further = group_arrays.of(first), group_arrays.of(more)
     both = group_arrays.to_rows(group_arrays.joined(own, further))
     group = jnp.concatenate([jnp.arange(b, dtype=jnp.int32), at])
-    counts = jnp.zeros(b).at[at].add(1)
+    counts = jnp.ones(b).at[at].add(1)
     metrics = {
-      'extra/problems': jnp.mean(counts > 0),
+      'extra/problems': jnp.mean(counts > 1),
       'extra/groups_max': counts.max(),
       'extra/solve_rate': jnp.mean(rate[at]),
     }

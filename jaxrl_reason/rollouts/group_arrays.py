@@ -23,7 +23,7 @@ def of(found: Trajectories) -> Trajectories:
     return x.reshape(b, x.shape[0] // b, *x.shape[1:])
 
   prompts = found.prompts.replace(
-    answer={}, demo=None, demo_length=None, hint_limit=None, is_hinted=None
+    answer={}, demo=None, demo_length=None, hint_limit=None
   )
   return Trajectories(
     prompts=prompts,

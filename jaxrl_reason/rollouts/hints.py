@@ -145,7 +145,9 @@ class Hints(Rounds):
     if self.fixed:
       return Finished(carry[0])
     found = group_arrays.to_rows(carry.groups)
-    rescued = carry.failed & ~failed(found)
+    reward = carry.groups.reward
+    right = reward.valid & (reward.parts[..., 0] > 0.5)
+    rescued = carry.failed & jnp.any(right, axis=1)
     metrics = {
       'hints/failed': jnp.mean(carry.failed),
       'hints/solved': rescued.sum() / jnp.maximum(carry.failed.sum(), 1),

@@ -196,7 +196,10 @@ class InFlightSource:
 
     def of_group(i):
       key = key_of(root, first + i // b, 'sampling')
-      return trees.row_keys(key, i % b * g + jnp.arange(g))
+      # A piece has every `pieces`-th group of its step (`batch.split`).
+      piece, place = jnp.divmod(i % b, b // self.pieces)
+      row = (place * self.pieces + piece) * g
+      return trees.row_keys(key, row + jnp.arange(g))
 
     return jax.vmap(of_group)(number).reshape(-1)
 

@@ -75,6 +75,8 @@ def test_the_samples_of_a_problem_share_a_baseline():
       lambda p: L.SOURCE(state.params, None, p, L.ROOT, 0, L.NEUTRAL, L.STOP)
     )(L.prompts())
   )
+  most = np.bincount(np.asarray(found.group)).max()
+  assert found.account.metrics['extra/groups_max'] == most >= 2
   first = L.B * L.G
   np.testing.assert_array_equal(batch.tokens[:first], whole.tokens)
   of = {int(g): whole.tokens[i, : L.P] for i, g in enumerate(whole.group)}
@@ -93,4 +95,4 @@ def test_the_samples_of_a_problem_share_a_baseline():
   # A learner accepts the batch in any order of rows.
   step = jax.jit(lambda s, p: L.fused(L.learner(), s, p, source))
   _, metrics = step(state, L.prompts())
-  assert np.isfinite(metrics['loss']) and metrics['extra/groups_max'] >= 1
+  assert np.isfinite(metrics['loss']) and metrics['extra/groups_max'] == most

@@ -9,7 +9,7 @@ from jaxrl_reason import batch as batch_lib
 from jaxrl_reason.base import Reward
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.models import logprobs
-from jaxrl_reason.rollouts import hints, progress
+from jaxrl_reason.rollouts import group_arrays, hints, progress
 from jaxrl_reason.rollouts.fused import FusedSource
 from jaxrl_reason.rollouts.rounds import RoundsSource
 
@@ -144,6 +144,17 @@ def test_solved_problems_are_not_tried_again():
   again = run(source('failed', never))
   assert again.account.rounds == 2
   assert again.account.metrics['hints/solved'] == 0
+
+
+def test_a_round_without_verdicts_solves_no_problem():
+  kind = source('failed').kind
+  groups = group_arrays.of(run(source('failed', always)))
+  failed = jnp.ones(L.B, bool)
+  for valid in (True, False):
+    reward = groups.reward.replace(valid=groups.reward.valid & valid)
+    carry = hints.HintedGroups(groups.replace(reward=reward), failed)
+    metrics = kind.finish(None, carry, L.ROOT, 0).metrics
+    assert metrics['hints/solved'] == valid
 
 
 def test_the_ratio_is_to_the_policy_that_had_the_hint():

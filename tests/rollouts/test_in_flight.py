@@ -101,12 +101,14 @@ def by_problem(found, names=('tokens', 'length', 'truncated')):
   return out
 
 
-@pytest.mark.parametrize('cache', ['kept', 'recomputed'])
-def test_constant_weights_sample_what_plain_steps_sample(cache):
+@pytest.mark.parametrize(
+  'cache, pieces', [('kept', 1), ('recomputed', 1), ('kept', 2)]
+)
+def test_constant_weights_sample_what_plain_steps_sample(cache, pieces):
   """Each group has the completions, log-probs and rewards of the step that
   began it, with slots, in whatever order groups end.
   """
-  found, memories = sampled(source(pieces=1, cache=cache), 8)
+  found, memories = sampled(source(pieces=pieces, cache=cache), 8)
   names = 'tokens', 'length', 'truncated', 'logp'
   got, want = by_problem(found, names), {}
   params = L.model_and_params()[1]

@@ -8,6 +8,7 @@ import learning as L
 import numpy as np
 import pytest
 
+from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Outcomes, Reward
 from jaxrl_reason.planning import costs
@@ -15,6 +16,7 @@ from jaxrl_reason.rollouts import (
   extra,
   filters,
   hints,
+  probe,
   progress,
   refill,
   replay,
@@ -142,6 +144,33 @@ def test_hinted_rows_do_not_measure_the_policy(when):
   )
   want = right[0].mean() if when == 'failed' else 0.0
   np.testing.assert_allclose(after['solve_rate'], want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'when, outer',
+  [
+    ('failed', ()),
+    ('always', (refill.Refill(DEAD, 2),)),
+    ('always', (extra.Extra(4, 'hard'),)),
+    ('always', (replay.Replay(None, 2, 20, 'recent'),)),
+  ],
+)
+def test_a_batch_knows_its_rows_with_hints(when, outer):
+  """Parts that read rows of the batch leave completions after a hint out."""
+  hint = hints.Hints(4, when, 'step', (0.0,), (0.5,))
+  asked = prompts(3 if outer and outer[0].name == 'refill' else 0)
+  like = jax.eval_shape(lambda: run((hint,), prompts()))
+  ring = jax.eval_shape(rounds.group_arrays.of, like)
+  memory = {k.name: k.memory(ring) for k in outer}
+  found = run((hint, *outer), asked, control=CONTROL | memory)
+  _, counts = probe.outcome(batch_lib.make_batch(found))
+  if when == 'failed':
+    again = np.asarray(found.account.seen.reward_parts[0, :, 0] > 0.5)
+    solved = again.reshape(L.B, L.G).any(axis=1)
+    assert 0 < solved.sum() < L.B
+    np.testing.assert_array_equal(counts, np.repeat(solved, L.G))
+  else:
+    assert not np.any(counts) and np.any(found.reward.valid)
 
 
 @pytest.mark.parametrize(

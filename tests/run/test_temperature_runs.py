@@ -72,11 +72,18 @@ def test_equal_outcomes_raise_the_temperature_of_their_problem(of, want):
   )
 
 
-def test_temperatures_stay_within_bounds():
+@pytest.mark.parametrize(
+  'residual, high, want',
+  [
+    (0.5, 1.7, [1.5, 1.7, 1.7, 1.7, 1.5]),
+    (0.1, 1.3, [1.1, 1.2, 1.3, 1.3, 1.2]),  # (1.3 - 1) / 0.1 > 3 in floats
+  ],
+)
+def test_temperatures_stay_within_bounds(residual, high, want):
   """The count stops at the bound, so the temperature can fall in the next
   step.
   """
-  part = control(high=1.7)
+  part = control(residual=residual, high=high)
   ids, valid = [0, 0], np.ones(2, bool)
   memory, counts = part.init(jnp.int32(0)), []
   for right in (1, 1, 1, 1, 0):
@@ -85,7 +92,7 @@ def test_temperatures_stay_within_bounds():
     memory, _, _ = part.before(memory, step)
     found = part.sampling(memory, Sampling.make(1.0))
     counts.append(float(found.by_problem[0]))
-  np.testing.assert_allclose(counts, [1.5, 1.7, 1.7, 1.7, 1.5], rtol=1e-6)
+  np.testing.assert_allclose(counts, want, rtol=1e-6)
 
 
 def test_a_step_without_a_trained_token_keeps_the_temperature():

@@ -96,6 +96,8 @@ def group_shapes(
     again = c.hints.room and c.hints.when == 'failed'
     if again or c.demos_prompt:
       asked = asked.replace(train_tokens=tokens, train_valid=tokens > 0)
+    if c.hints.room or c.demos_prompt:
+      asked = asked.replace(is_hinted=ids > 0)
     if 'pass_rate' in learn.needs:
       asked = asked.replace(pass_rate=jnp.zeros(b))
     if c.teacher.prompt:

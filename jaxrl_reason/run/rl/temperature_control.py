@@ -92,7 +92,8 @@ class TemperatureControl(Part):
       return memory, step, {}
     # More would not raise the temperature, and delay its fall.
     lowest = self.low if self.entropy else self.first
-    most = math.ceil((self.high - lowest) / self.residual)
+    # In floats, (1.3 - 1.0) / 0.1 is more than 3.
+    most = math.ceil((self.high - lowest) / self.residual - 1e-6)
     change = self._change(step.outcomes)
     raised = jnp.clip(memory['raised'] + change, 0, most)
     drawn = step.sampled.temperature
