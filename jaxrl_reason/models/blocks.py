@@ -23,6 +23,7 @@ from jaxrl_reason.models.parts import (
   latent,
   layers,
   moe,
+  residuals,
   rope,
 )
 
@@ -39,31 +40,6 @@ def embed(params: Any, c: Config, tokens: jax.Array) -> jax.Array:
   return c.ops.times(x, jnp.asarray(c.embed_scale, dtype))
 
 
-def layer_inputs(
-  params: Any, c: Config, tokens: jax.Array, x: jax.Array
-) -> jax.Array | None:
-  """Computes the inputs [...,L,E] of each layer, from a table of their own and
-  from the embeddings x [...,D]; None if the model has none.
-
-  Source: Gemma 3n and 4, https://ai.google.dev/gemma/docs/core/model_card_4.
-  """
-  if not c.layer_inputs:
-    return None
-  y = c.ops.times(c.ops.dense(x, params['inputs']), c.width**-0.5)
-  y = c.ops.rms_norm(y, params['inputs_norm'], c.norm_eps)
-  own = c.ops.to(params['inputs_embed'][tokens], c.dtype).reshape(y.shape)
-  scale = jnp.asarray(c.layer_inputs**0.5, own.dtype)
-  return c.ops.times(c.ops.added(y, c.ops.times(own, scale)), 2**-0.5)
-
-
-def _with_inputs(x, p: dict, c: Config, inputs: jax.Array):
-  """Adds the layer's inputs [...,E], gated by x [...,D], to x."""
-  own = p['inputs']
-  y = c.ops.gate(c.ops.dense(x, own['gate']), inputs, c.activate)
-  y = norm(c.ops.dense(y, own['up']), p, 'inputs_post_norm', c)
-  return c.ops.added(x, y)
-
-
 def unembed(c: Config, params: Any, hidden: jax.Array) -> jax.Array:
   """Computes logits [..., V] in float32, for accurate log-probabilities."""
   head = params['head'] if 'head' in params else params['embed'].T
@@ -71,17 +47,6 @@ def unembed(c: Config, params: Any, hidden: jax.Array) -> jax.Array:
   if c.logit_divisor != 1:
     logits = logits / c.logit_divisor
   return c.ops.soft_cap(logits, c.logit_cap)
-
-
-def norm(x, p: dict, name: str, c: Config) -> jax.Array:
-  """Applies the named norm; returns x if the family has no such norm."""
-  if name not in p:
-    return x
-  weight = p[name]
-  if c.norm_offset:
-    weight = weight.astype(jnp.float32) + c.norm_offset
-  normed = layers.layer_norm if c.norm_centered else c.ops.rms_norm
-  return normed(x, weight, c.norm_eps)
 
 
 def _qkv(x, p, c: Config, angles):
@@ -101,13 +66,13 @@ def _qkv(x, p, c: Config, angles):
       y, *gates = jnp.split(y, 2, axis=-1)
     if name != 'v' and c.qk_norm_over == 'projection':
       flat = y.reshape(*y.shape[:-2], -1)
-      y = norm(flat, p, name + '_norm', c).reshape(y.shape)
+      y = layers.norm(flat, p, name + '_norm', c).reshape(y.shape)
     if c.qk_norm_over in ('head', 'own head'):
-      y = norm(y, p, name + '_norm', c)
+      y = layers.norm(y, p, name + '_norm', c)
     if name != 'v' and angles is not None:
       y = _turned(y, c, angles, name == 'q')
     if c.qk_norm_over == 'rotated':
-      y = norm(y, p, name + '_norm', c)
+      y = layers.norm(y, p, name + '_norm', c)
     out.append(y)
   return out + gates
 
@@ -150,36 +115,30 @@ def _mixed(h, p: dict, c: Config, angles, attend: Callable):
   return c.ops.dense(out, p['o'].reshape(-1, c.width), p.get('o_bias')), kv
 
 
-def block(x, p, c: Config, angles, attend, routes=None, inputs=None):
+def block(
+  x, p, c: Config, angles, attend, routes=None, inputs=None, cutoff=None
+):
   """Computes one layer, of attention or a state, an mlp, or both.
 
   Args:
-    x: [...,D].
+    x: [...,D], or streams [...,S,D] (`residuals`).
     attend: attend(q, k, v) -> (out, kv), which differs between training,
       prefill and decoding. Its other forms are: sinks= for a layer with sinks,
       (q, kept, kv_up=) for a latent layer, (heads, taps=) for a layer of the
       delta rule, (q) for a layer that reads keys of an earlier one.
-    inputs: [...,E] of this layer (`layer_inputs`), or None.
+    inputs: [...,E] of this layer (`residuals.layer_inputs`), or None.
+    cutoff: of the mlp's gates (`layers.sparse`), or None.
 
   Returns:
     (x, (kv, used)); used: routes and router probabilities of experts, or None.
   """
-  kv, used, h = (), None, norm(x, p, 'attn_norm', c)
-  if 'attn' in p:
-    y, kv = _mixed(h, p['attn'], c, angles, attend)
-    if 'state' in p:
-      of_state, state = _mixed(h, p['state'], c, angles, attend)
-      y = y * c.attention_scale + of_state * (c.delta_scales or (1,))[-1]
-      kv = kv and (*kv, state)
-    y = norm(y, p, 'attn_post_norm', c)
-    x = c.ops.added(x, y, c.residual_scale)
-  if 'mlp' in p:
-    h = h if c.norm_place == 'parallel' else norm(x, p, 'mlp_norm', c)
-    y, used = _mlps(x, h, p, c, routes)
-    y = norm(y, p, 'mlp_post_norm', c)
-    x = c.ops.added(x, y, c.residual_scale)
+  streams = residuals.predicted(x, p['streams'], c) if c.streams else None
+  x = x if streams is None else streams[..., 0, :]
+  x, kv, used = _sublayers(x, p, c, angles, attend, routes, cutoff)
+  if streams is not None:
+    x = residuals.corrected(streams, x, p['streams'], c)
   if inputs is not None:
-    x = _with_inputs(x, p, c, inputs)
+    x = residuals.with_inputs(x, p, c, inputs)
   if 'factor' in p:  # a constant of the weights, which is not trained
     x = c.ops.times(x, c.ops.to(jax.lax.stop_gradient(p['factor']), x.dtype))
   if 'steer' in p:  # models.steering
@@ -187,16 +146,45 @@ def block(x, p, c: Config, angles, attend, routes=None, inputs=None):
   return x, (kv, used)
 
 
-def _mlps(x, h, p: dict, c: Config, routes):
+def _sublayers(x, p: dict, c: Config, angles, attend, routes, cutoff):
+  """Adds attention and the mlp of a layer to x [...,D].
+
+  Returns:
+    (x, kv, used), see `block`.
+  """
+  kv, used, h = (), None, layers.norm(x, p, 'attn_norm', c)
+  if 'attn' in p:
+    y, kv = _mixed(h, p['attn'], c, angles, attend)
+    if 'state' in p:
+      of_state, state = _mixed(h, p['state'], c, angles, attend)
+      y = y * c.attention_scale + of_state * (c.delta_scales or (1,))[-1]
+      kv = kv and (*kv, state)
+    y = layers.norm(y, p, 'attn_post_norm', c)
+    x = c.ops.added(x, y, c.residual_scale)
+    if 'low_rank' in p:
+      x = residuals.low_rank(x, h, p, c)
+  if 'mlp' in p:
+    h = h if c.norm_place == 'parallel' else layers.norm(x, p, 'mlp_norm', c)
+    y, used = _mlps(x, h, p, c, routes, cutoff)
+    y = layers.norm(y, p, 'mlp_post_norm', c)
+    x = c.ops.added(x, y, c.residual_scale)
+  return x, kv, used
+
+
+def _mlps(x, h, p: dict, c: Config, routes, cutoff):
   """Computes `moe.of_layer` of the normalised h [...,D]. If experts have norms
   of their own, they and their router read x [...,D].
   """
+  if cutoff is not None:
+    return layers.mlp(h, p['mlp'], c, cutoff), None
   if not c.expert_norms:
     return moe.of_layer(h, p, c, routes)
-  own = norm(x, p, 'expert_norm', c)
+  own = layers.norm(x, p, 'expert_norm', c)
   y, used = moe.mlp(own, p['mlp'], c, routes, moe.routed(x, p['mlp'], c))
-  beside = norm(moe.shared(h, p['shared_mlp'], c), p, 'shared_post_norm', c)
-  return c.ops.added(beside, norm(y, p, 'expert_post_norm', c)), used
+  beside = layers.norm(
+    moe.shared(h, p['shared_mlp'], c), p, 'shared_post_norm', c
+  )
+  return c.ops.added(beside, layers.norm(y, p, 'expert_post_norm', c)), used
 
 
 def rotary(
@@ -243,7 +231,7 @@ def through(
     routes: int [L,N,T,k] of the layers with experts to replay, or None.
     weights: [N,T], weight of each token in the experts' load; None: 1.
     layers_run: number of first layers to run; None: all, and the final norm.
-    inputs: [N,T,L,E] of each layer (`layer_inputs`), or None.
+    inputs: [N,T,L,E] of each layer (`residuals.layer_inputs`), or None.
 
   Returns:
     (hidden [N,T,D], (kept, used)): kept by stack, [layers of the stack,...];
@@ -254,6 +242,7 @@ def through(
   # token, not even with weight zero.
   real = rows.segments > 0
   x = jnp.where(real[..., None], x, 0)
+  x = residuals.split(x, params, c) if c.streams else x
   windows = tuple(dict.fromkeys(c.layer_windows))
   tables = rotary(c, rows.positions, max_tokens)
   flags, of_layer = mixed_layers.differing(c, tables, windows)
@@ -261,7 +250,7 @@ def through(
 
   def body(x, xs, stack, passed):
     p, flags, memory, routes, inputs = xs
-    angles, which = of_layer[stack](flags)
+    angles, which, cutoff = of_layer[stack](flags)
     keys = scans.Passed((), memory)
 
     def of_this(q, *kv, **beside):
@@ -271,7 +260,8 @@ def through(
       out, kept = attend(q, *keys.heads, **how)
       return out, () if passed else kept
 
-    x, (kept, used) = block(x, p, c, angles, of_this, routes, inputs)
+    others = routes, inputs, cutoff
+    x, (kept, used) = block(x, p, c, angles, of_this, *others)
     if used is not None:
       counted = real if weights is None else jnp.where(real, weights, 0)
       # Reduced here, so that probabilities [L,N,T,E] need not exist.
@@ -306,11 +296,12 @@ def through(
   }
   x = sharding.tokens(x)
   x, aux = scans.over(c, of_stack, x, xs, layers_run or c.layers)
+  x = residuals.joined(x, params, c) if c.streams else x
   if layers_run is not None:
     return x, (None, None)
   kept = {name: kept for name, (kept, _) in aux.items()}
   used = mixed_layers.in_order(c, aux) if c.experts else None
-  return norm(x, params, 'final_norm', c), (kept, used)
+  return layers.norm(x, params, 'final_norm', c), (kept, used)
 
 
 def forward(
@@ -348,7 +339,7 @@ def forward(
 
   x = embed(params, c, tokens)
   own = dict(routes=routes, layers_run=layers_run)
-  own['inputs'] = layer_inputs(params, c, tokens, x)
+  own['inputs'] = residuals.layer_inputs(params, c, tokens, x)
   return through(params, c, x, rows, max_tokens, attention_of, **own)
 
 
@@ -365,8 +356,9 @@ def hidden(c: Config, params: Any, tokens, valid):
 
 def hidden_after(c: Config, params: Any, tokens, valid, layer: int):
   """Computes the states [N,T,D] after layer `layer` (static, from 0, or below 0
-  from the end), before any norm. Later layers are not computed, and routers
-  choose the experts.
+  from the end), before any norm; of several streams, their mean
+  (`residuals.joined`). Later layers are not computed, and routers choose the
+  experts.
   """
   own = tokens.shape[1], False, None, layer % c.layers + 1
   return forward(params, c, tokens, valid, *own)[0]

@@ -148,12 +148,19 @@ class Config:
   reading_mlp: int = 0
   # Width of a second embedding of tokens, another one in each layer; 0: none.
   layer_inputs: int = 0
+  # Tokens with a row of its table, later tokens have the first row; 0: all.
+  layer_inputs_vocab: int = 0
   layer_factor: bool = (
     False  # the output of a layer is multiplied by a constant
   )
   # Experts and the mlp beside them have norms of their own, and the router
   # reads its input before these (Gemma 4).
   expert_norms: bool = False
+  streams: int = 0  # of residuals (`parts.residuals`); 0: one
+  low_rank: int = 0  # rank of a second residual of attention; 0: none
+  # Share of each layer's gates that is zero if they are normally distributed
+  # (`layers.sparse`); 0: of this layer, all gates count.
+  mlp_sparsity: tuple[float, ...] = ()
 
   def __post_init__(self):
     shape_checks.check(self)

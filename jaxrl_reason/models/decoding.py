@@ -32,6 +32,7 @@ from jaxrl_reason.models.parts import (
   latent,
   layers,
   moe,
+  residuals,
 )
 
 
@@ -144,7 +145,7 @@ def _chunk(
 
   tokens = part(tokens)
   x = blocks.embed(params, c, tokens)
-  how = dict(memory=kv, inputs=blocks.layer_inputs(params, c, tokens, x))
+  how = dict(memory=kv, inputs=residuals.layer_inputs(params, c, tokens, x))
   return blocks.through(params, c, x, own, max_tokens, attention_of, **how)
 
 
@@ -262,7 +263,8 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
   tables = blocks.rotary(c, positions, cache.max_tokens)
   tables.append(mixed_layers.unturned(c, tables))  # at index NOPE, the last
   x = sharding.rows(blocks.embed(params, c, tokens))
-  inputs = blocks.layer_inputs(params, c, tokens, x)
+  inputs = residuals.layer_inputs(params, c, tokens, x)
+  x = residuals.split(x, params, c) if c.streams else x
   passed = {}  # by stack, the cache that its layers read
   how = dict(scale=c.score_scale, cap=c.attention_cap)
   read = cached.NUMERICS[c.numerics]
@@ -297,17 +299,19 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
 
     angles = tables[c.layer_ropes[first]]
     beside = None if inputs is None else stretches.of_layer(inputs, entry, at)
-    x, (kept, used) = blocks.block(x, p, c, angles, attend, inputs=beside)
+    others = None, beside, mixed_layers.cutoff(c, first)
+    x, (kept, used) = blocks.block(x, p, c, angles, attend, *others)
     return x, (kept, used and used['routes'])
 
   x, own, routes = stretches.through(
     layer, x, cache.layers, params['layers'], cache.prompt, cache.own
   )
+  x = residuals.joined(x, params, c) if c.streams else x
   cache, used = cache.replace(own=own), None
   if cache.routes is not None:
     used = stretches.in_order(cache.layers, routes, tokens.ndim)
     used = used.astype(cache.routes[1].dtype)
-  return blocks.norm(x, params, 'final_norm', c), cache, used
+  return layers.norm(x, params, 'final_norm', c), cache, used
 
 
 def decode(

@@ -1,5 +1,8 @@
 """Settings that differ between the layers of a model, as arrays by stack."""
 
+import math
+import statistics
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,9 +16,9 @@ def differing(c: Config, tables: list[Turns], windows: tuple[int, ...]):
   """Returns (flags, f) by stack, of the settings that differ between layers.
 
   Flags are arrays [layers of the stack] of the settings that differ within the
-  stack. f(flags of a layer) returns (angles, index of its window). If all
-  layers of a stack are alike there are no flags, and f returns constants of the
-  scan.
+  stack. f(flags of a layer) returns (angles, index of its window, `cutoff`). If
+  all layers of a stack are alike there are no flags, and f returns constants of
+  the scan.
 
   Args:
     tables: of each of `c.rope_tables`.
@@ -27,15 +30,33 @@ def differing(c: Config, tables: list[Turns], windows: tuple[int, ...]):
   for name, stack in c.stacks.items():
     ropes = [c.layer_ropes[i] % len(tables) for i in stack]
     which = [windows.index(c.layer_windows[i]) for i in stack]
-    flags[name], of_layer[name] = _of_stack(tables, ropes, which)
+    cutoffs = [cutoff(c, i) for i in stack]
+    flags[name], of_layer[name] = _of_stack(tables, ropes, which, cutoffs)
   return flags, of_layer
 
 
-def _of_stack(tables: list[Turns], ropes: list[int], which: list[int]):
-  """Returns `differing` of one stack, from each layer's table and window."""
+def cutoff(c: Config, layer: int) -> float | None:
+  """Returns the number of standard deviations above the mean at which the
+  gates of a layer's mlp begin, -inf if it has no such limit; None if no layer
+  has one.
+  """
+  if not c.mlp_sparsity:
+    return None
+  share = c.mlp_sparsity[layer]
+  return statistics.NormalDist().inv_cdf(share) if share else -math.inf
+
+
+def _of_stack(
+  tables: list[Turns], ropes: list[int], which: list[int], cutoffs: list
+):
+  """Returns `differing` of one stack, from each layer's table, window and
+  cutoff.
+  """
   flags, distinct = {}, sorted({*ropes})
   if len({*which}) > 1:
     flags['window'] = jnp.asarray(which)
+  if len({*cutoffs}) > 1:
+    flags['cutoff'] = jnp.asarray(cutoffs, jnp.float32)
   if len(distinct) > 1:
     flags['rope'] = jnp.asarray([distinct.index(i) for i in ropes])
     own = jax.tree.map(lambda *x: jnp.stack(x), *(tables[i] for i in distinct))
@@ -44,7 +65,8 @@ def _of_stack(tables: list[Turns], ropes: list[int], which: list[int]):
     angles = tables[ropes[0]]
     if 'rope' in flags:
       angles = trees.take(own, flags['rope'])
-    return angles, flags.get('window', which[0])
+    window, limit = flags.get('window', which[0]), cutoffs[0]
+    return angles, window, flags.get('cutoff', limit)
 
   return flags, f
 

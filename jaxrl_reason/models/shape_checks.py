@@ -122,7 +122,7 @@ def _check_experts(c: Any) -> None:
 
 
 def _check_layers(c: Any) -> None:
-  for name in ('rope_of_layer', 'windows'):
+  for name in ('rope_of_layer', 'windows', 'mlp_sparsity'):
     n = len(getattr(c, name))
     if n not in (0, c.layers):
       raise ValueError(f'model.{name} has {n} entries, model.layers={c.layers}')
@@ -137,6 +137,7 @@ def _check_layers(c: Any) -> None:
   _check_delta(c)
   _check_wide(c)
   _check_reading(c)
+  _check_residuals(c)
   _check_ropes(c)
 
 
@@ -263,6 +264,30 @@ def _check_reading(c: Any) -> None:
         f'model.reading_layers={n}: layer {i} needs an earlier layer with keys '
         f'of its own, with the same heads and model.windows={kind(i)[1]}'
       )
+
+
+def _check_residuals(c: Any) -> None:
+  new = [n for n in ('streams', 'low_rank', 'mlp_sparsity') if getattr(c, n)]
+  others = 'experts', 'delta_layers', 'mlp_layers', 'layer_factor', 'mlp_limit'
+  own = [name for name in others if getattr(c, name)]
+  if new and (own or not c.gated or c.norm_place == 'parallel'):
+    own = own or ['norm_place' if c.gated else 'activation']
+    raise ValueError(
+      f'model.{new[0]} cannot be combined with {own[0]}={getattr(c, own[0])!r}'
+    )
+  if c.streams and (c.streams < 2 or not c.layer_inputs):
+    raise ValueError(
+      f'model.streams={c.streams} must be 0 or at least 2, and needs '
+      f'model.layer_inputs (now {c.layer_inputs})'
+    )
+  if not all(0 <= share < 1 for share in c.mlp_sparsity):
+    raise ValueError(
+      f'model.mlp_sparsity={c.mlp_sparsity} must be from 0 to less than 1'
+    )
+  if c.layer_inputs_vocab and not c.layer_inputs:
+    raise ValueError(
+      'model.layer_inputs_vocab has no effect: model.layer_inputs=0'
+    )
 
 
 def _check_delta(c: Any) -> None:

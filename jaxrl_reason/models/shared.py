@@ -24,7 +24,7 @@ from flax import struct
 from jaxrl_reason import sharding
 from jaxrl_reason.models import blocks
 from jaxrl_reason.models.config import Config
-from jaxrl_reason.models.parts import attention, delta, latent
+from jaxrl_reason.models.parts import attention, delta, latent, residuals
 
 
 @struct.dataclass
@@ -165,7 +165,7 @@ def hidden(c: Config, params: Any, tokens, valid, how: Layout, routes=None):
   if routes is not None:
     routes = jnp.moveaxis(join(routes), 2, 0)
   x = blocks.embed(params, c, join(tokens))
-  inputs = blocks.layer_inputs(params, c, join(tokens), x)
+  inputs = residuals.layer_inputs(params, c, join(tokens), x)
   n = jnp.broadcast_to(how.uses.reshape(-1, 1), prompts.segments.shape)
   weights = how.join(n, jnp.ones_like(tokens[:, how.start :]))
   h, (_, used) = blocks.through(

@@ -32,7 +32,8 @@ def entries(c: Config) -> tuple[range, ...]:
     return tuple(range(i, i + 1) for i in range(c.layers))
   stacks = [name for name, _ in c.stack_of_layer]
   read = [readers(c, i) for i in range(c.layers)]  # such a layer is an entry
-  kinds = list(zip(stacks, c.layer_windows, c.layer_ropes, read))
+  sparsity = c.mlp_sparsity or (0.0,) * c.layers
+  kinds = list(zip(stacks, c.layer_windows, c.layer_ropes, sparsity, read))
   out, first = [], 0
   while first < c.layers:
     n, long = repeated(kinds[first:])

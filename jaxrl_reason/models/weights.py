@@ -25,7 +25,7 @@ N_INPUTS |= {'z': 1}
 EXACT = (
   *('norm', 'sinks', 'choice_bias', 'conv', 'log_decay', 'step_bias'),
   *('positive', 'negative', 'conv_bias', 'skip', 'router_scale'),
-  *('expert_scale', 'factor'),
+  *('expert_scale', 'factor', 'active_scale'),
 )
 
 BEFORE, AFTER = ('attn_norm', 'mlp_norm'), ('attn_post_norm', 'mlp_post_norm')
@@ -228,18 +228,38 @@ def _layer(c: Config, depth: float, stack: str) -> dict:
       layer[name] = _norm(c, None, c.width)
   if c.layer_factor:
     layer['factor'] = spec.Spec((1,), (None,), 'ones')
-  return layer | (_inputs(c, depth) if c.layer_inputs else {})
+  norm = _norm(c, None, c.width)
+  if c.low_rank:
+    own = _narrow(c, depth, 'down', c.low_rank)
+    layer |= {'low_rank': own, 'low_rank_norm': norm}
+  if c.layer_inputs:
+    own = _narrow(c, depth, 'gate', c.layer_inputs)
+    layer |= {'inputs': own, 'inputs_post_norm': norm}
+  return layer | ({'streams': _streams(c)} if c.streams else {})
 
 
-def _inputs(c: Config, depth: float) -> dict:
-  """Returns the specs of what adds a layer's own inputs."""
-  d, e = c.width, c.layer_inputs
+def _narrow(c: Config, depth: float, name: str, n: int) -> dict:
+  """Returns the specs of the named projection to n features and of the one
+  back.
+  """
+  d = c.width
   return {
-    'inputs': {
-      'gate': spec.Spec((d, e), ('embed', None), fan_in=d),
-      'up': spec.Spec((e, d), (None, 'embed'), scale=depth * e**-0.5),
-    },
-    'inputs_post_norm': _norm(c, None, d),
+    name: spec.Spec((d, n), ('embed', None), fan_in=d),
+    'up': spec.Spec((n, d), (None, 'embed'), scale=depth * n**-0.5),
+  }
+
+
+def _streams(c: Config) -> dict:
+  """Returns the specs of the streams of a layer. Initially every stream is
+  predicted as it is, and changes as the first one.
+  """
+  d, n = c.width, c.streams
+  return {
+    'router': spec.Spec((d, n), ('embed', None), fan_in=d),
+    'router_norm': _norm(c, None, d),
+    'predict': spec.Spec((n, n * n), (None, None), 'zeros'),
+    'correct': spec.Spec((n, n), (None, None), 'zeros'),
+    'active_scale': spec.Spec((d,), (None,), 'ones'),
   }
 
 
@@ -287,10 +307,16 @@ def specs(c: Config) -> dict:
     tree |= {
       'inputs': spec.Spec((d, n, e), ('embed', None, None), fan_in=d),
       'inputs_embed': spec.Spec(
-        (c.vocab, n * e), ('vocab', 'embed'), scale=e**-0.5
+        (c.layer_inputs_vocab or c.vocab, n * e),
+        ('vocab', 'embed'),
+        scale=e**-0.5,
       ),
       'inputs_norm': _norm(c, None, e),
     }
+  if c.streams:
+    shape, axes = (c.streams - 1, d, d), ('layers', 'embed', None)
+    of_others = spec.Spec(shape, axes, fan_in=d)
+    tree |= dict.fromkeys(('streams_in', 'streams_out'), of_others)
   if not c.tied:
     tree['head'] = spec.Spec((d, c.vocab), ('embed', 'vocab'), fan_in=d)
   return tree
@@ -318,6 +344,12 @@ def flops_per_token(c: Config, context: float) -> float:
     weights += c.reading_layers * mlp * (c.reading_mlp - usual)
   # The projection of the inputs, their gate, and the projection back.
   weights += 3 * c.layers * c.width * c.layer_inputs
+  weights += 2 * c.layers * c.width * c.low_rank
+  if c.streams:
+    n = c.streams
+    # Routers before and after a layer, and their coefficients.
+    weights += c.layers * (2 * c.width * n + n**3 + n * n)
+    weights += 2 * (n - 1) * c.width**2
   return 2 * weights + 4 * seen
 
 

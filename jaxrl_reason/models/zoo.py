@@ -110,6 +110,11 @@ def _gemma3(*row: int, scalar: int = 256) -> Config:
   )
 
 
+def _gemma3n(layers: int, mlp: int, reading: int) -> Config:
+  row = layers, 2048, mlp, 8, 2, 256, 262_400
+  return _make('gemma3n_text', row, num_kv_shared_layers=reading)
+
+
 def _gemma4(
   *row: int, every: int = 6, few: int = 0, own: int = 0, **keys
 ) -> Config:
@@ -205,6 +210,8 @@ ZOO = {
   'gemma-3-4b': _gemma3(34, 2560, 10_240, 8, 4, 256),
   'gemma-3-12b': _gemma3(48, 3840, 15_360, 16, 8, 256),
   'gemma-3-27b': _gemma3(62, 5376, 21_504, 32, 16, 128, scalar=168),
+  'gemma-3n-e2b': _gemma3n(30, 8192, 10),
+  'gemma-3n-e4b': _gemma3n(35, 16_384, 15),
   'gemma-4-e2b': _gemma4(
     35,
     1536,

@@ -30,6 +30,7 @@ def cut(shape: Config, layers: int) -> Config:
     layers=layers,
     windows=shape.windows[:layers],
     rope_of_layer=shape.rope_of_layer[:layers],
+    mlp_sparsity=shape.mlp_sparsity[:layers],
     **{
       name: tuple(i for i in getattr(shape, name) if i < layers)
       for name in SPECIAL
@@ -53,7 +54,8 @@ def period(shape: Config) -> int:
   if _first(shape):
     special.remove(shape.dense_layers)
   which = [tuple(i in x for x in special) for i in range(shape.layers)]
-  kinds = list(zip(shape.layer_windows, shape.layer_ropes, which))
+  sparsity = shape.mlp_sparsity or (0.0,) * shape.layers
+  kinds = list(zip(shape.layer_windows, shape.layer_ropes, sparsity, which))
   n = len(kinds)
   return next(p for p in range(1, n + 1) if kinds[p:] == kinds[: n - p])
 

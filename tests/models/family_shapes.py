@@ -179,6 +179,22 @@ FAMILIES['gemma4_text'] = GEMMA4 | dict(
   vocab_size_per_layer_input=V,
   rms_norm_eps=0.3,  # as in hf_models, for smaller widths
 )
+# As above; gates are sparse in some layers of two stacks, and in all layers of
+# the third.
+FAMILIES['gemma3n_text'] = dict(
+  num_key_value_heads=2,
+  head_dim=6,
+  sliding_window=5,
+  num_hidden_layers=8,
+  layer_types=[LOCAL, GLOBAL] * 4,
+  num_kv_shared_layers=4,
+  hidden_size_per_layer_input=4,
+  vocab_size_per_layer_input=V - 10,
+  altup_num_inputs=3,
+  laurel_rank=5,
+  activation_sparsity_pattern=[0.6, 0.0, 0.0, 0.7] + [0.3, 0.0] * 2,
+  rms_norm_eps=0.3,  # as in hf_models, for smaller widths
+)
 FAMILIES['gemma4_text, experts'] = GEMMA4 | dict(
   num_hidden_layers=6,
   layer_types=[LOCAL, LOCAL, GLOBAL] * 2,
@@ -259,6 +275,7 @@ DENSE = (
   'apertus',
   'cohere',
   'cohere2',
+  'gemma3n_text',
   'gemma4_text',
 )
 SLOW = 'minimax_m2', 'hunyuan_v1_dense', 'apertus'

@@ -107,6 +107,25 @@ GEMMA4 = dict(
     SLIDING: dict(rope_type='default', rope_theta=100.0),
   },
 )
+GEMMA3N = dict(
+  num_hidden_layers=5,
+  head_dim=10,
+  layer_types=[SLIDING, SLIDING, FULL, SLIDING, FULL],
+  num_kv_shared_layers=2,
+  sliding_window=6,
+  final_logit_softcapping=2.0,
+  hidden_size_per_layer_input=6,
+  vocab_size=70,
+  vocab_size_per_layer_input=60,  # less than the tokens of the prompts
+  altup_num_inputs=3,
+  laurel_rank=5,
+  activation_sparsity_pattern=[0.6, 0.0, 0.7, 0.4, 0.0],
+  rms_norm_eps=1e-2,  # as in gemma4_e2b
+  rope_parameters={
+    FULL: dict(rope_type='linear', factor=2.0, rope_theta=500.0),
+    SLIDING: dict(rope_type='default', rope_theta=100.0),
+  },
+)
 # family -> (class, settings that differ from SHARED)
 CASES = {
   'llama2': (
@@ -157,7 +176,14 @@ CASES = {
       },
     ),
   ),
+  'gemma3n': ('Gemma3nText', GEMMA3N),
   'gemma4': ('Gemma4Text', GEMMA4),
+  'gemma4_unified': (
+    'Gemma4UnifiedText',
+    {k: v for k, v in GEMMA4.items() if 'per_layer_input' not in k}
+    | dict(num_hidden_layers=4, num_kv_shared_layers=1)
+    | dict(layer_types=[SLIDING, FULL, SLIDING, FULL]),
+  ),
   'gemma4_e2b': (
     'Gemma4Text',
     GEMMA4
@@ -583,6 +609,15 @@ ODD_CASES['falcon_h1'] = dict(
   tie_word_embeddings=True,
   rms_norm_eps=1e-2,  # as in DELTA
 )
+ODD_CASES['gemma3n'] = dict(
+  num_kv_shared_layers=0,
+  attention_bias=True,
+  tie_word_embeddings=False,
+  altup_num_inputs=4,
+  vocab_size_per_layer_input=71,
+  activation_sparsity_pattern=[0.95] * 6,
+)
+ODD_CASES['gemma4_unified'] = dict(num_kv_shared_layers=0)
 ODD_CASES['gemma4'] = dict(
   attention_bias=True, attention_k_eq_v=False, tie_word_embeddings=False
 )

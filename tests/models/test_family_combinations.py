@@ -305,8 +305,6 @@ def test_heads_of_several_widths_refuse_other_settings(changes, said):
       'per_layer_config must set the same head_dim',
     ),
     (dict(enable_moe_block=True), 'num_experts is missing'),
-    (dict(model_type='gemma3n_text'), 'AltUp'),
-    (dict(model_type='gemma4_unified'), 'images without a tower'),
   ],
 )
 def test_keys_of_gemma_4_are_refused_by_name(changes, said):

@@ -284,7 +284,8 @@ def test_peft_reads_the_adapters(tmp_path, rslora):
 @pytest.mark.parity
 @pytest.mark.parametrize(
   'name',
-  'phi3 lfm2 granite4 nemotron_h falcon_h1 gemma4_e2b llama4 cohere'.split(),
+  'phi3 lfm2 granite4 nemotron_h falcon_h1 gemma3n gemma4_e2b llama4 '
+  'cohere'.split(),
 )
 def test_peft_reads_the_adapters_of_fused_tensors(name, tmp_path):
   peft = pytest.importorskip('peft')
@@ -301,7 +302,7 @@ def test_peft_reads_the_adapters_of_fused_tensors(name, tmp_path):
   if name == 'llama4':
     targets += '|(dense_layers/|.*shared_)mlp/(gate|up|down)'
   elif not c.experts:
-    targets += '|.*mlp/(gate|up|down)'
+    targets += '|.*(mlp|low_rank)/(gate|up|down)'
   settings = dataclasses.replace(LORA, targets=targets)
   model = adapters.attach(base, lora=settings)
   ab = spec.init(model.specs[lora.KEY], jax.random.key(7))

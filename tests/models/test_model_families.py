@@ -54,6 +54,7 @@ QWEN = 'model.', 'model.language_model.', 'model.visual.x mtp.y'
 # The files have keys of layers that read those of others.
 GEMMA = 'model.vision_tower.x model.embed_audio.y '
 GEMMA += 'model.language_model.layers.4.self_attn.k_proj.weight'
+UNIFIED = 'model.vision_embedder.pos_embedding model.embed_vision.x'
 LLAMA = '', 'language_model.', 'vision_model.x multi_modal_projector.y'
 MISTRAL = '', 'language_model.', 'vision_tower.x multi_modal_projector.y'
 
@@ -68,6 +69,8 @@ MISTRAL = '', 'language_model.', 'vision_tower.x multi_modal_projector.y'
     ('llama4', 'llama4', *LLAMA),
     ('gemma4', 'gemma4_e2b', *QWEN[:2], GEMMA),
     ('gemma4', 'gemma4_moe', *QWEN[:2], GEMMA.partition(' ')[0]),
+    ('gemma3n', 'gemma3n', *QWEN[:2], GEMMA),
+    ('gemma4_unified', 'gemma4_unified', *QWEN[:2], UNIFIED),
   ],
 )
 def test_a_text_model_is_read_out_of_a_folder_with_images(

@@ -72,6 +72,8 @@ PUBLISHED = {
   'gemma-3-27b': 27_432_406_640 - 416_866_032 - 1152 * 5377,
   # Counted in the text models that `transformers` builds from the published
   # config.json.
+  'gemma-3n-e2b': 4_435_182_688,
+  'gemma-3n-e4b': 6_835_235_568,
   'gemma-4-e2b': 4_628_569_379,
   'gemma-4-e4b': 7_463_013_418,
   'gemma-4-26b-a4b': 25_233_141_790,

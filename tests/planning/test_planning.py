@@ -454,6 +454,10 @@ def test_reduced_depths_end_at_the_same_place_of_the_layer_pattern():
   deep = zoo.ZOO['llama-4-maverick']
   assert depth.period(deep) == 4 and depth.depths(deep) == (8, 12, 16)
   assert depth.cut(deep, 8).dense_layers == (0, 2, 4, 6)
+  sparse = dict(mlp_sparsity=(0.5, 0.0, 0.0) * 8)
+  deep = small_config(layers=24, **sparse)
+  assert depth.period(deep) == 3
+  assert depth.cut(deep, 6).mlp_sparsity == sparse['mlp_sparsity'][:6]
 
 
 @pytest.mark.parametrize('most', [0, 1, 5, 24, 37, 200])

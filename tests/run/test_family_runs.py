@@ -17,12 +17,14 @@ CHANGES = {
   'lfm2': {},
   'granite4': {},
   'nemotron_3': {},
+  'gemma3n': dict(vocab_size_per_layer_input=300),
   'gemma4_e2b': dict(vocab_size_per_layer_input=312),
   'llama4': {},
 }
-DENSE = 'lfm2', 'gemma4_e2b'
+DENSE = 'lfm2', 'gemma3n', 'gemma4_e2b'
 # A part of the names of the tensors that training must change.
 KINDS = {'lfm2': 'conv.conv', 'granite4': 'mamba.', 'nemotron_3': 'A_log'}
+KINDS['gemma3n'] = 'altup_unembed_projections'
 KINDS['gemma4_e2b'] = 'embed_tokens_per_layer'
 
 

@@ -177,6 +177,15 @@ MODELS = {
     delta_taps=4,
   ),
   'sandwich norms': dict(norm_place='sandwich', norm_offset=1.0),
+  'streams': dict(
+    layers=2,
+    streams=3,
+    low_rank=2,
+    layer_inputs=4,
+    layer_inputs_vocab=20,
+    mlp_sparsity=(0.5, 0.0),
+    norm_eps=0.1,
+  ),
 }
 
 

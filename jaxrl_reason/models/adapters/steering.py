@@ -28,12 +28,13 @@ def spec_of(base: dict) -> spec.Spec:
   """Returns the spec of the vectors for a model's spec tree.
 
   Raises:
-    ValueError: the model has layers of several kinds, in separate stacks.
+    ValueError: the model has layers of several kinds, in separate stacks, or
+      several residual streams.
   """
-  if {*STACKS} & {*base} != {LAYERS}:
+  if {*STACKS} & {*base} != {LAYERS} or 'streams' in base[LAYERS]:
     raise ValueError(
-      'steering does not support models with layers of several kinds: train '
-      'lora instead'
+      'steering does not support models with layers of several kinds or with '
+      'several residual streams: train lora instead'
     )
   (width,) = base['final_norm'].shape
   weight = jax.tree.leaves(base['layers'], is_leaf=spec.is_spec)[0]

@@ -75,15 +75,15 @@ _EXPERTS = (
 )
 
 
-def _rows(*mlp: tensors.Row) -> tuple[tensors.Row, ...]:
+def rows(*mlp: tensors.Row) -> tuple[tensors.Row, ...]:
   """Returns the rows of a model with the given mlp in every layer."""
-  rows = *OF_LAYER, *mlp
+  of_layer = *OF_LAYER, *mlp
   stacks = config.WIDE, *config.READINGS
-  others = [row for name in stacks for row in tensors.of_stack(name, *rows)]
-  return *tensors.ENDS, *INPUTS, *rows, *others
+  others = [row for name in stacks for row in tensors.of_stack(name, *of_layer)]
+  return *tensors.ENDS, *INPUTS, *of_layer, *others
 
 
-TENSORS, WITH_EXPERTS = _rows(*tensors.MLP), _rows(*_EXPERTS)
+TENSORS, WITH_EXPERTS = rows(*tensors.MLP), rows(*_EXPERTS)
 
 
 def rows_of(h: dict) -> tuple[tensors.Row, ...]:
@@ -128,15 +128,18 @@ def read(h: dict) -> dict:
       f'{h["use_bidirectional_attention"]!r} is not supported: text must be '
       'read in order (null or "vision")'
     )
-  types = h['layer_types']
-  out = keys.biases(h) | keys.windows(h, types) | _heads(h) | _ropes(h)
-  if h['sliding_window'] is None and keys.SLIDING in types:
+  out = shared(h) | _heads(h) | _ropes(h)
+  out |= _reading(h) | _inputs(h) | _experts(h)
+  return out | {'layer_factor': True}
+
+
+def shared(h: dict) -> dict:
+  """Reads the keys that Gemma 3n has as well."""
+  if h['sliding_window'] is None and keys.SLIDING in h['layer_types']:
     raise ValueError('config.json: sliding_window is null, but needs a value')
   return (
-    out
-    | _reading(h)
-    | _inputs(h)
-    | _experts(h)
+    keys.biases(h)
+    | keys.windows(h, h['layer_types'])
     | {
       'norm_place': 'sandwich',
       'qk_norm': True,
@@ -145,7 +148,6 @@ def read(h: dict) -> dict:
       'embed_scale': h['hidden_size'] ** 0.5,
       'embed_rounded': True,
       'logit_cap': h.get('final_logit_softcapping') or 0.0,
-      'layer_factor': True,
     }
   )
 
@@ -212,13 +214,16 @@ def _reading(h: dict) -> dict:
 
 def _inputs(h: dict) -> dict:
   """Reads the embeddings of each layer."""
-  n, vocab = h['hidden_size_per_layer_input'], h['vocab_size_per_layer_input']
-  if n and vocab != h['vocab_size']:
+  n = h['hidden_size_per_layer_input']
+  if not n:
+    return {}
+  vocab = h['vocab_size_per_layer_input']
+  if vocab != h['vocab_size']:
     raise ValueError(
       f'config.json: vocab_size_per_layer_input={vocab} is not supported, only '
       f'that of vocab_size={h["vocab_size"]}'
     )
-  return {'layer_inputs': n or 0}
+  return {'layer_inputs': n}
 
 
 def _experts(h: dict) -> dict:

@@ -89,6 +89,17 @@ def layer_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
   return rms_norm(x32, weight, eps).astype(x.dtype)
 
 
+def norm(x, p: dict, name: str, c: Any) -> jax.Array:
+  """Applies the named norm; returns x if the family has no such norm."""
+  if name not in p:
+    return x
+  weight = p[name]
+  if c.norm_offset:
+    weight = weight.astype(jnp.float32) + c.norm_offset
+  normed = layer_norm if c.norm_centered else c.ops.rms_norm
+  return normed(x, weight, c.norm_eps)
+
+
 def to(x: jax.Array, dtype) -> jax.Array:
   """Rounds x to the compute dtype."""
   return x.astype(dtype)
@@ -345,8 +356,30 @@ def gate(
   return (activation(x32) * up).astype(x.dtype)
 
 
-def mlp(x: jax.Array, p: dict, c: Any) -> jax.Array:
-  """Computes (act(x G) * x U) D (arxiv.org/abs/2002.05202), or act(x U) D."""
+def root(x: jax.Array, least: float) -> jax.Array:
+  """Computes the square root of x, at least that of `least`."""
+  return jnp.sqrt(jnp.maximum(x, least))
+
+
+def sparse(x: jax.Array, cutoff: jax.Array | float) -> jax.Array:
+  """Computes max(0, x - mean - cutoff * std) over the last axis, so that a
+  share of normally distributed numbers is zero (arxiv.org/abs/2506.06644);
+  cutoff -inf: x.
+  """
+  is_on = cutoff > -jnp.inf
+  x32 = x.astype(jnp.float32)
+  apart = x32 - x32.mean(axis=-1, keepdims=True)
+  std = root(jnp.mean(apart * apart, axis=-1, keepdims=True), 1e-30)
+  kept = jax.nn.relu(apart - jnp.where(is_on, cutoff, 0) * std)
+  return jnp.where(is_on, kept, x32).astype(x.dtype)
+
+
+def mlp(x: jax.Array, p: dict, c: Any, cutoff: Any = None) -> jax.Array:
+  """Computes (act(x G) * x U) D (arxiv.org/abs/2002.05202), or act(x U) D.
+
+  Args:
+    cutoff: of x G (`sparse`); None: there is none.
+  """
   lines = flat(x)
 
   def times(x, name):
@@ -357,6 +390,7 @@ def mlp(x: jax.Array, p: dict, c: Any) -> jax.Array:
     y = c.activate(times(lines, 'up'), *learned)
     return times(y, 'down').reshape(x.shape)
   gate, up = times(lines, 'gate'), times(lines, 'up')
+  gate = gate if cutoff is None else sparse(gate, cutoff)
   if not c.mlp_scales:
     y = times(c.ops.gate(gate, up, c.activate), 'down')
     return y.reshape(x.shape)

@@ -7,23 +7,12 @@ RECURRENT = (
 )
 TOWERS = 'image and sound towers are not supported, only text'
 LAYER_NORM = 'norms with a mean and learned positions are not supported'
-GEMMA_3N = (
-  'several residual streams (AltUp), low-rank residuals (Laurel) and sparse '
-  'activations are not supported: use Gemma 4'
-)
-UNIFIED = (
-  'images without a tower are not supported, only gemma4 and gemma4_text'
-)
 ENCODER = 'encoders are not supported, only causal language models'
 FAMILIES = {
   'bert': ENCODER,
   'deepseek_v2': LATENT,
   'deepseek_v32': LATENT,
   'falcon_mamba': RECURRENT,
-  'gemma3n': GEMMA_3N,
-  'gemma3n_text': GEMMA_3N,
-  'gemma4_unified': UNIFIED,
-  'gemma4_unified_text': UNIFIED,
   'gpt2': LAYER_NORM,
   'gpt_neox': LAYER_NORM,
   'kimi_k25': LATENT,

@@ -26,14 +26,17 @@ def check(h: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
   """Raises an error for a value that is not of its key's type.
 
   Args:
-    defaults: the family's values of absent keys, which have these types.
+    defaults: the family's values of absent keys, which have these types. A
+      tuple stands for one number, or a list with one of each layer.
   """
   for key, value in h.items():
     if value is None:
       continue
     default = defaults.get(key)
     if key in WHOLE:
-      _check_whole(key, value, 0)
+      of_layers = isinstance(default, tuple) and isinstance(value, list | tuple)
+      for number in value if of_layers else [value]:
+        _check_whole(key, number, 0)
     elif isinstance(default, bool):
       _expect(key, value, isinstance(value, bool | int), 'true or false')
     elif isinstance(default, int):

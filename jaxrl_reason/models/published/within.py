@@ -12,10 +12,13 @@ WITHIN = {
       r'(vision_tower|multi_modal_projector)\..*',
     ),
   ),
-  'gemma4': (
-    'text_config',
-    ('model.', 'model.language_model.'),
-    r'model\.(vision_tower|embed_vision|audio_tower|embed_audio)\..*',
+  **dict.fromkeys(
+    ('gemma3n', 'gemma4', 'gemma4_unified'),
+    (
+      'text_config',
+      ('model.', 'model.language_model.'),
+      r'model\.((vision|audio)_tower|vision_embedder|embed_(vision|audio))\..*',
+    ),
   ),
   'llama4': (
     'text_config',
