@@ -38,6 +38,7 @@ from jaxrl_reason.run.process import workdir as workdirs
 from jaxrl_reason.run.records import (
   config_file,
   events,
+  lines,
   metrics,
   rollout_files,
   samples,
@@ -127,7 +128,7 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
   if stopping.agreed:
     return None
   if hosts.is_main():
-    aside(samples.before_and_after(workdir))
+    aside(samples.before_and_after(workdir, int(state.step)))
     say(f'Curves: {plots.save(workdir)}')
   return state
 
@@ -188,7 +189,7 @@ def _stages(
       workdir,
       problems,
       parts.tokenizer,
-      place.total if resuming or index else None,
+      place.total,
       rewarding.second_opinion(p.config.rl, problems),
       writer.histogram,
       journal.check,
@@ -220,9 +221,11 @@ def _writer(
   """Returns the writer of metrics, after it wrote the config at the start."""
   tracked, flat = [], trees.flatten(values)
   flat = {key.replace('/', '.'): value for key, value in flat.items()}
-  if hosts.is_main():
-    tracked = trackers.start(workdir, flat, track)
   resume_step = None if place.record is None else place.total
+  if hosts.is_main():
+    if resume_step is None:
+      lines.move_aside(workdir)
+    tracked = trackers.start(workdir, flat, track)
   writer = metrics.Writer(workdir, resume_step, tracked, place.owes_evaluation)
   if resume_step is None:
     writer.hyper_parameters(flat)

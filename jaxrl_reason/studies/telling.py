@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from etils import epath
 
+from jaxrl_reason import hosts
 from jaxrl_reason.config import Run
 from jaxrl_reason.run import loop, train
 from jaxrl_reason.run.process import compile_log, goodput
-from jaxrl_reason.run.records import config_file, events, journal
+from jaxrl_reason.run.records import config_file, events, journal, lines
 from jaxrl_reason.run.records import metrics as metrics_lib
 
 # The recorded end of a diverged run.
@@ -45,6 +46,8 @@ class Telling:
     for i, (config, path) in enumerate(zip(configs, workdirs)):
       if i in self.diverged:
         continue  # its recorded end stays
+      if not resumed and hosts.is_main():
+        lines.move_aside(path)
       values = config.json_values()
       config_file.write(values, path, resumed)
       reached = train.reached(path) if resumed else 0

@@ -116,11 +116,33 @@ def test_a_damaged_line_stays_and_is_named(tmp_path, caplog):
   assert steps_in(tmp_path) == [2, 6, 8]
 
 
-def test_a_new_run_does_not_empty_the_file_of_another(tmp_path):
-  for first in (2, 20):
-    write_steps(epath.Path(tmp_path), None, [first])
-  assert steps_in(tmp_path) == [20]
-  assert '"step": 2,' in (tmp_path / 'metrics.before-1.jsonl').read_text()
+@pytest.mark.parametrize('remote', [False, True])
+def test_a_new_run_moves_the_records_of_another(
+  tmp_path, monkeypatch, caplog, remote
+):
+  workdir = epath.Path(tmp_path)
+  if remote:
+    object_store.install(monkeypatch)
+    workdir = epath.Path(f'gs://bucket/{tmp_path.name}')
+  folders = ('evaluations', 'samples', 'rollouts')
+  for first in (2, 20, 200):
+    lines.move_aside(workdir)
+    for name in folders:
+      (workdir / name).mkdir(parents=True)
+      (workdir / name / f'{first}').write_text('')
+    (workdir / 'track.json').write_text(f'{first}')
+    write_steps(workdir, None, [first])
+  assert steps_in(workdir) == [200]
+  assert (workdir / 'track.before-2.json').read_text() == '20'
+  for name in folders:
+    found = [f'{name}{end}' for end in ('.before-1', '.before-2', '')]
+    assert [next((workdir / x).iterdir()).name for x in found] == [
+      '2', '20', '200',
+    ]  # fmt: skip
+  assert len(list((workdir / 'tensorboard.before-1').iterdir())) == 1
+  name = 'metrics.before-1' + ('/000000.jsonl' if remote else '.jsonl')
+  assert '"step": 2,' in (workdir / name).read_text()
+  assert caplog.text.count('without a checkpoint') == 2
 
 
 def test_a_short_write_goes_on_or_is_an_error(tmp_path, monkeypatch):

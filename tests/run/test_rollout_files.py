@@ -164,8 +164,38 @@ def test_a_run_resumed_has_no_file_past_its_checkpoint(tmp_path):
   assert sorted(p.name for p in folder.iterdir()) == [
     '00000010.jsonl', '00000020.jsonl',
   ]  # fmt: skip
-  _files(tmp_path, resume=None)  # files of another run are moved, not removed
-  assert len(list((tmp_path / 'rollouts.before-1').iterdir())) == 2
+
+
+def test_a_diverged_run_ends_with_its_error_and_can_begin_again(tmp_path):
+  """Its rollouts have NaN, and the next attempt moves its records aside."""
+  c = recipe()
+  c.stages, c.rl.optimizer.lr = ('rl',), 1e30
+  c.rl.steps = c.log_every = 4  # rollouts with NaN come before its metrics
+  c.rl.loss.entropy_coef = 0.1  # has a gradient without correct answers
+  with pytest.raises(FloatingPointError, match='Lower optimizer.lr'):
+    train.run(c, tmp_path)
+  logps = [row['logp'] for rows in read(tmp_path).values() for row in rows]
+  assert np.isnan(logps).any()
+  c.rl.optimizer.lr = 3e-2
+  train.run(c, tmp_path)
+  for name in ('evaluations', 'samples', 'rollouts', 'tensorboard'):
+    assert (tmp_path / f'{name}.before-1').is_dir()
+  found = sorted(p.stem for p in (tmp_path / 'samples').iterdir())
+  assert found == ['00000000', '00000004']
+  assert list(read(tmp_path)) == [1, 2, 3, 4]
+
+
+def test_histograms_leave_out_numbers_that_are_not_finite():
+  shown = {
+    'sampled': np.ones((1, 2), bool),
+    'logp': np.full((1, 2), np.nan),
+    'entropy': np.array([[np.inf, 0.5]]),
+    'advantage': np.ones(1),
+  }
+  found = rollout_files._spread(shown)
+  assert {k: x.tolist() for k, x in found.items()} == {
+    'entropy': [0.5], 'length': [2], 'advantage': [1.0],
+  }  # fmt: skip
 
 
 def test_an_object_store_is_written_to_as_well(tmp_path, monkeypatch):
@@ -204,7 +234,7 @@ def _without_clock(row):
   return {k: v for k, v in row.items() if not k.startswith(clock)}
 
 
-def _files(workdir, mib=1.0, resume=None):
+def _files(workdir, mib=1.0, resume=0):
   c = recipe()
   c.rollouts.mib = mib
 

@@ -231,7 +231,9 @@ def test_damaged_samples_and_names_of_trackers_are_left_out(tmp_path, caplog):
   samples.write(folder, [row], 8, 'rl')
   for path in (folder / 'samples').iterdir():
     path.write_text('\n'.join([*NO_ROWS[:2], path.read_text()]))
-  assert 'after 8 steps (rl)' in samples.before_and_after(folder)
+  samples.write(folder, [row], 9, 'rl')  # of a run that had more steps
+  assert 'after 8 steps (rl)' in samples.before_and_after(folder, 8)
+  assert 'after 9 steps' not in (folder / 'samples.txt').read_text()
   (folder / trackers.IDS).write_text('{"tensorboard": ')
   assert trackers.start(folder, {}, '') is not None
   assert f'{folder / trackers.IDS}, line 1 is damaged' in caplog.text

@@ -16,6 +16,11 @@ from etils import epath
 from jaxrl_reason.checkpoints import files
 
 PART_LINES = 100
+# What a run writes while it trains, beside its checkpoints and its log.
+RECORDS = (
+  'metrics.jsonl', 'metrics', 'rollouts', 'evaluations', 'samples',
+  'tensorboard', 'track.json',
+)  # fmt: skip
 
 
 class Lost:
@@ -43,8 +48,8 @@ def opened(workdir: epath.Path, resume_step: int | None, owed: bool = False):
   """Opens the lines of a workdir, ready for more.
 
   Args:
-    resume_step: lines after it are removed; None: the run begins, and lines of
-      an earlier run are moved aside.
+    resume_step: lines after it are removed; None: the run begins, after
+      `move_aside`.
     owed: the run begins by evaluating `resume_step`; a line that an earlier
       start wrote for that evaluation is removed, too.
   """
@@ -53,17 +58,34 @@ def opened(workdir: epath.Path, resume_step: int | None, owed: bool = False):
   return Appended(workdir / 'metrics.jsonl', resume_step, owed)
 
 
-def move_aside(path: epath.Path) -> None:
-  """Renames the lines of a run without a checkpoint, with a warning."""
+def move_aside(workdir: epath.Path) -> None:
+  """Renames the records of a run without a checkpoint, with a warning; the next
+  run in its workdir begins with none.
+  """
+  found = [p for name in RECORDS if _is_filled(p := workdir / name)]
   n = 1
-  while (
-    aside := path.with_name(f'{path.stem}.before-{n}{path.suffix}')
-  ).exists():
+  while any(_aside(path, n).exists() for path in found):
     n += 1
-  path.rename(aside)
-  logging.warning(
-    '%s was left by a run without a checkpoint; it is %s now.', path, aside.name
-  )
+  for path in found:
+    path.rename(_aside(path, n))
+  if found:
+    logging.warning(
+      '%s of %s were left by a run without a checkpoint; their names have '
+      '.before-%d now.',
+      ', '.join(path.name for path in found),
+      workdir,
+      n,
+    )
+
+
+def _aside(path: epath.Path, n: int) -> epath.Path:
+  return path.with_name(f'{path.stem}.before-{n}{path.suffix}')
+
+
+def _is_filled(path: epath.Path) -> bool:
+  if path.is_dir():
+    return any(path.iterdir())
+  return path.exists() and path.stat().length > 0
 
 
 def _step(line: bytes | str, where: str, owed: int) -> float:
@@ -95,8 +117,6 @@ class Appended:
   ):
     """Args: as of `opened`."""
     self._path, self.lost, self.last = path, Lost(resume_step or 0), 0
-    if resume_step is None and path.exists() and path.stat().length:
-      move_aside(path)
     with files.explained(path):
       self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
       if resume_step is not None:
@@ -145,8 +165,6 @@ class Parts:
     self._folder, self._lines, self._number = folder, [], 0
     self.last = 0
     self.lost = Lost(resume_step or 0)
-    if resume_step is None and folder.exists():
-      move_aside(folder)
     with files.explained(folder):
       folder.mkdir(parents=True, exist_ok=True)
       for path, lines in list(read_parts(folder)):

@@ -24,7 +24,6 @@ from jaxrl_reason.config import RL
 from jaxrl_reason.config.run import Rollouts
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.reports import signs
-from jaxrl_reason.run.records import lines
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.verifiers import records
 from jaxrl_reason.verifiers.verdict import Verdict
@@ -43,14 +42,13 @@ class RolloutFiles:
     workdir: epath.Path,
     problems: Problems,
     tokenizer: Any,
-    resume_step: int | None,
+    resume_step: int,
     grade: Callable[[list[tuple[str, dict]]], list[Verdict]] | None = None,
     histogram: Callable[[int, str, np.ndarray], None] | None = None,
     check: Callable[[int, dict[str, float]], None] | None = None,
   ):
     """Args:
-    resume_step: files after it are removed; None if the run begins, and the
-      files of an earlier run are moved aside.
+    resume_step: files after it are removed.
     grade: verifies on the host what kernels have scored, and extracts its
       answer; None: no such verifier.
     histogram: takes (step, name, numbers) of the kept rollouts, or None.
@@ -69,12 +67,10 @@ class RolloutFiles:
     if hosts.is_main():
       self._open(resume_step)
 
-  def _open(self, resume_step: int | None) -> None:
-    if resume_step is None and self._folder.exists():
-      lines.move_aside(self._folder)
+  def _open(self, resume_step: int) -> None:
     found = list(self._folder.glob('*.jsonl')) if self._folder.exists() else []
     self._sizes = {int(p.stem): p.stat().length for p in found}
-    for step in [s for s in self._sizes if s > (resume_step or 0)]:
+    for step in [s for s in self._sizes if s > resume_step]:
       self._remove(step)
 
   def note(
@@ -243,11 +239,14 @@ class RolloutFiles:
 
 
 def _spread(shown: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """Returns samples of the numbers of sampled tokens and of rows, by name."""
+  """Returns samples of the finite numbers of sampled tokens and of rows, by
+  name.
+  """
   own = shown['sampled']
   out = {k: shown[k][own] for k in ('entropy', 'logp')}
   out |= {'length': own.sum(1), 'advantage': shown['advantage']}
-  return {k: x.ravel() for k, x in out.items() if x.size}
+  out = {k: x[np.isfinite(x)] for k, x in out.items()}
+  return {k: x for k, x in out.items() if x.size}
 
 
 def _rounded(x: np.ndarray) -> Any:

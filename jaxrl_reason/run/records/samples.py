@@ -34,11 +34,15 @@ def write(
   return _shown(rows) if rows else ''
 
 
-def before_and_after(workdir: epath.Path) -> str:
+def before_and_after(workdir: epath.Path, total: int) -> str:
   """Writes samples.txt, the start of the last stage and its end; returns its
   text.
+
+  Args:
+    total: steps of the run; an earlier start may have had more.
   """
-  paths = sorted((workdir / 'samples').glob('*.jsonl'))
+  found = sorted((workdir / 'samples').glob('*.jsonl'))
+  paths = [path for path in found if int(path.stem) <= total]
   notes = [metrics_file.lines(path) for path in paths]
   notes = [rows for rows in notes if rows]
   if not notes:
