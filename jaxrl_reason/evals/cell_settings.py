@@ -108,6 +108,7 @@ def of(
     **_power(o, temperature, chunks),
     **_search(o, max_new, chunks),
     **_top(o, chunks),
+    **_noise(temperature),
     **({'judge': answer_judges.judge_name(o.judge)} if o.judge else {}),
   }
 
@@ -226,6 +227,13 @@ def _top(o: Options, chunks: dict) -> dict[str, int]:
       'these have forced tokens or several contexts'
     )
   return {'top_logprobs': o.top_logprobs}
+
+
+def _noise(temperature: float) -> dict[str, str]:
+  """Returns the name of the noise, so that samples of several temperatures are
+  independent; {} for temperature 1, as in files of older versions.
+  """
+  return {'noise': f't{temperature:g}'} if temperature != 1 else {}
 
 
 def power_of(settings: dict[str, Any]) -> Power | None:

@@ -283,7 +283,10 @@ def _write_rows(path: pathlib.Path, rows: Sequence[Mapping]) -> None:
   if path.suffix == '.parquet':
     library = _parquet()
     aside = path.with_name(f'.{path.name}')
-    library.parquet.write_table(library.Table.from_pylist([*rows]), aside)
+    # pyarrow reads the names of fields from the first row alone.
+    names = dict.fromkeys(name for row in rows for name in row)
+    filled = [{name: row.get(name) for name in names} for row in rows]
+    library.parquet.write_table(library.Table.from_pylist(filled), aside)
     aside.replace(path)
     return
   kept_files.write_whole(path, ''.join(map(records.line_of, rows)))

@@ -250,13 +250,20 @@ def _answer(
       tokenizer=found.tokenizer,
       sampling=cell_settings.sampling(o, a.temperature, found.tokenizer),
       stop=jnp.asarray(written.stop, jnp.int32),
-      key=trees.named_key(jax.random.key(o.seed), a.suite.name),
+      key=_noise(o, a),
       grade=graders[a.suite.reward],
       budgets=tuple(settings['budgets']),
       about={k: v for k, v in a.about.items() if k != 'temperature'},
     )
     with jax.set_mesh(mesh):
       a.cell.fill(sampler, asked, grid, done[a.cell.path], tell)
+
+
+def _noise(o: Options, a: Asked) -> jax.Array:
+  """Returns the key of a cell's noise, which models and prompts share."""
+  key = trees.named_key(jax.random.key(o.seed), a.suite.name)
+  own = a.cell.settings.get('noise')
+  return trees.named_key(key, own) if own else key
 
 
 def _refuse_other_tokens(

@@ -98,11 +98,14 @@ def _columns(rows: Sequence[Outcome]) -> list[str]:
   ks = [name for name in names if name.startswith('pass@')]
   step = max(1, -(-len(ks) // MOST_K))
   passes = [*ks[:-1:step], *ks[-1:]]
-  last = [name for kind in ('maj', 'best', 'judge_vote', 'judge_best')
-          for name in names if name.startswith(f'{kind}@')]  # fmt: skip
-  largest = {name.partition('@')[0]: name for name in last}
+  largest = [
+    name
+    for kind in ('maj', 'best', 'judge_vote', 'judge_best')
+    for row in rows
+    for name in [k for k in row.metrics if k.startswith(f'{kind}@')][-1:]
+  ]
   cut = [name for name in names if name.endswith('/pass@1')]
-  wanted = ['greedy', *passes, *largest.values(), *cut, *SHOWN]
+  wanted = ['greedy', *passes, *dict.fromkeys(largest), *cut, *SHOWN]
   return [name for name in wanted if name in names]
 
 

@@ -133,6 +133,7 @@ def test_sums_of_models_and_votes_over_temperatures(whole, folder):
   heats = [r['temperature'] for r in results]
   assert heats == [1.0, 0.5, 'all'] * 2
   assert results[0]['model'].endswith('*1') and '| all' in text
+  assert '| maj@3 ' in text and '| maj@6 ' in text  # of one, and of all
   cold, pooled = results[1]['metrics'], results[2]['metrics']
   assert {'vote@6', 'maj@6', 'best@6'} <= {*pooled} and 'maj@6' not in cold
   mean = [r['metrics']['pass@1']['value'] for r in results[:2]]
@@ -140,6 +141,26 @@ def test_sums_of_models_and_votes_over_temperatures(whole, folder):
   assert pooled['greedy'] == results[0]['metrics']['greedy']
   with pytest.raises(ValueError, match='three models, and perhaps'):
     run(*flags(folder, 'bad', f'--model=rast:{folder}/run+{folder}/run'))
+
+
+def test_each_temperature_has_its_own_noise(folder):
+  """So `all` counts independent samples. Temperature 1 has the noise that it
+  had before, and answers at others are not continued.
+  """
+  more = f'--model={folder}/run@2', '--temperature=1,1.001'
+  run(*flags(folder, 'noise', *more))
+  drawn = [
+    [r['completion'] for r in rows if r['sample']]
+    for rows in written(folder / 'noise').values()
+  ]
+  assert np.mean([a == b for a, b in zip(*drawn)]) < 0.1
+  other, plain = sorted((folder / 'noise' / 'answers').glob('*.json'))
+  assert 'noise' not in json.loads(plain.read_text())
+  settings = json.loads(other.read_text())
+  assert settings.pop('noise') == 't1.001'
+  other.write_text(json.dumps(settings))
+  with pytest.raises(ValueError, match="with noise=None, not 't1.001'; name"):
+    run(*flags(folder, 'noise', *more))
 
 
 def test_a_budget_is_forced_by_name(folder):

@@ -159,6 +159,18 @@ def test_parquet_in_and_out(folder):
   assert ids == [0, 1, *range(3, 64)]
 
 
+def test_parquet_has_the_fields_of_every_row(tmp_path):
+  parquet = pytest.importorskip('pyarrow.parquet')
+  rows = [{'question': f'{i}+1', 'answer': str(i + 1)} for i in range(2)]
+  rows[1]['level'] = 'hard'
+  (tmp_path / 'in.jsonl').write_text(
+    ''.join(json.dumps(r) + '\n' for r in rows)
+  )
+  run(f'--file={tmp_path}/in.jsonl', f'--out={tmp_path}/a', '--format=parquet')
+  found = parquet.read_table(tmp_path / 'a' / 'train.parquet').to_pylist()
+  assert [row['level'] for row in found] == [None, 'hard']
+
+
 @pytest.mark.parametrize(
   'rate, name',
   [(0, '0'), (0.1, '0-0.25'), (0.25, '0-0.25'), (0.3, '0.25-0.75'),
