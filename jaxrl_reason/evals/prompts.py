@@ -20,6 +20,7 @@ from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.evals import loading, suites
 from jaxrl_reason.evals.loading import Loaded
 from jaxrl_reason.names import choice
+from jaxrl_reason.verifiers.tools import toolbox
 
 OWN, CHAT = 'own', 'chat'
 PLAN = '\nFirst write a short plan, then carry it out step by step.'
@@ -225,7 +226,10 @@ def _as_trained(found: Loaded) -> tuple[Callable[[dict], str], bool]:
   """
   data = suites.data_of(found.run)
   problems = problems_lib.load(data, found.run.seed) if data.shots else None
-  sections, rest = mixture.sections(data), (found.tokenizer, found.texts)
+  rl = found.run.rl  # without turns.calls if an older version wrote it
+  tools = toolbox.prompted(rl) if 'calls' in rl.get('turns', ()) else None
+  rest = found.tokenizer, found.texts, tools
+  sections = mixture.sections(data)
 
   @functools.cache
   def render_of(source):

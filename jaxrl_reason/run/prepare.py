@@ -34,7 +34,7 @@ from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run import two_meshes
 from jaxrl_reason.run.checks import config_checks, model_memory
 from jaxrl_reason.run.rl import hidden_settings, role_settings
-from jaxrl_reason.run.rl import python_tools as hosted
+from jaxrl_reason.verifiers.tools import toolbox
 
 
 class Prepared(NamedTuple):
@@ -89,7 +89,7 @@ def prepare(
       functools.partial(_check_folder, run.data),
     )
     tokenizer = problems_lib.make_tokenizer(run.data, problems, workdir, folder)
-  loaded, tools = problems, hosted.schemas(run.rl)
+  loaded, tools = problems, toolbox.prompted(run.rl)
   problems = problems_lib.rendered(problems, run.data, tokenizer, folder, tools)
   solution_len = _solution_len(run)
   problems, dropped = problems_lib.drop_long(

@@ -11,7 +11,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import chat, hf_tokenizers, pipeline, problems, rendering
 from jaxrl_reason.evals import prompts
 from jaxrl_reason.run import prepare
-from jaxrl_reason.run.rl import python_tools as hosted
+from jaxrl_reason.verifiers.tools import toolbox
 
 pytestmark = pytest.mark.one_device
 
@@ -100,7 +100,7 @@ def test_pairs_have_the_prompts_of_problems(tmp_path):
   example = parts.problems.train[0]
   want = example['rendered'].replace(example['prompt'], '1+1=')
   assert pair['rendered'] == want
-  assert hosted.schemas(parts.config.rl)[0]['function']['name'] in want
+  assert toolbox.prompted(parts.config.rl)[0]['function']['name'] in want
 
 
 def test_pairs_have_the_solved_problems_of_the_others(tmp_path):

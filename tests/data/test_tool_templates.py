@@ -3,14 +3,17 @@ observations as data.
 """
 
 import concurrent.futures
+import types
 
 import hf_folders
 import pytest
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import hf_tokenizers, problems
+from jaxrl_reason.evals import prompts
 from jaxrl_reason.run import prepare
 from jaxrl_reason.run.rl import python_tools as hosted
+from jaxrl_reason.verifiers.tools import toolbox
 
 NAMES = """{%- macro call(c) %}{"name": "{{ c.function.name }}", "arguments": \
 {{ c.function.arguments | tojson }}}{%- endmacro %}"""
@@ -140,15 +143,23 @@ def test_an_environment_answers_as_a_user(style, before, after, tmp_path):
 def test_prompts_describe_the_tools(tmp_path):
   folder = hf_folders.byte_level(tmp_path, HERMES)
   c = chatting(folder, 'hermes')
-  schema = hosted.schemas(config_lib.read(c).rl)[0]['function']
+  schema = toolbox.prompted(config_lib.read(c).rl)[0]['function']
   assert schema['name'] == 'sums'
   assert schema['parameters']['properties'] == {
     'expression': {'type': 'string'}
   }
   made = prepare.prepare(c, tmp_path)
-  assert '"name": "sums"' in made.problems.train[0]['rendered']
+  example = made.problems.train[0]
+  assert '"name": "sums"' in example['rendered']
+  # `evaluate --prompt=own` has the same prompt.
+  suite = types.SimpleNamespace(name='s', examples=[example], asks='', train=())
+  found = types.SimpleNamespace(
+    name='m', run=c, tokenizer=made.tokenizer, texts=folder
+  )
+  (ids,) = prompts.write(prompts.parse('own'), found, suite).ids
+  assert [*made.tokenizer.encode(example['rendered'])] == ids
   c.rl.turns.calls = 'tags'
-  assert hosted.schemas(config_lib.read(c).rl) is None
+  assert toolbox.prompted(config_lib.read(c).rl) is None
 
 
 def test_too_few_tokens_for_an_observation_are_refused(tmp_path):

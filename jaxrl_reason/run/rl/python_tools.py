@@ -18,7 +18,7 @@ from jaxrl_reason.rollouts import chain, episode, turns
 from jaxrl_reason.rollouts.host_episodes import CHARACTERS, Player, Writer
 from jaxrl_reason.verifiers import tools
 from jaxrl_reason.verifiers.pool import PoolError, VerifierPool
-from jaxrl_reason.verifiers.tools import calculator, calls, serve, toolbox
+from jaxrl_reason.verifiers.tools import calculator, calls, serve
 from jaxrl_reason.verifiers.verdict import Verdict, all_invalid
 
 # Texts that end a turn of the package's own environments.
@@ -236,16 +236,6 @@ def reply_frame(template: chat.ChatTemplate, tokenizer: Any, role: str):
   quoted = before.endswith('"') and after.startswith('"')
   ids = [tuple(chat.encode_after(tokenizer, x)) for x in (before, after)]
   return *ids, quoted
-
-
-def schemas(rl: RL) -> list[dict] | None:
-  """Returns the schemas of the tools for the chat template. Returns None
-  without tools, and for calls as tags, which a recipe explains in its own
-  prompt.
-  """
-  c = rl.turns
-  told = is_on(rl) and c.env == 'tools' and c.calls != 'tags'
-  return toolbox.schemas(c.tools) if told else None
 
 
 def tool_schema(name: str) -> dict:

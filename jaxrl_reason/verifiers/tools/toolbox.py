@@ -10,6 +10,7 @@ True` and an argument `state`, and returns (text, state).
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from jaxrl_reason.verifiers import tools
 from jaxrl_reason.verifiers.text import tool_calls
@@ -25,6 +26,19 @@ def schemas(spec: Mapping) -> list[dict]:
   signatures and docstrings, without instances.
   """
   return [_schema(name, part) for name, part in spec.items()]
+
+
+def prompted(rl: Any) -> list[dict] | None:
+  """Returns the schemas of the tools for the chat template of prompts. Returns
+  None without tools, and for calls as tags, which a recipe explains in its own
+  prompt.
+
+  Args:
+    rl: the section of a run's config.
+  """
+  c = rl.turns
+  shown = rl.path == 'host' and c.env == 'tools' and c.calls != 'tags'
+  return schemas(c.tools) if shown else None
 
 
 def _schema(name: str, part: Mapping) -> dict:
