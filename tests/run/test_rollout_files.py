@@ -108,6 +108,18 @@ def test_verdicts_are_the_rewards(kept):
       assert row['verdict']['score'] == row['reward']
 
 
+def test_verdicts_of_some_problems_are_their_own(tmp_path):
+  """The rows of a file are not the first rows of the step."""
+  c = recipe(path='host', workers=1, steps=2)
+  c.stages, c.rollouts.problems = ('rl',), 2
+  c.rl.rewards = dict(answer=dict(reward='random', kwargs=dict(p=0.5)))
+  train.run(c, tmp_path)
+  rows = [row for found in read(tmp_path).values() for row in found]
+  assert len(rows) == 2 * 2 * 4 and len({r['reward'] for r in rows}) == 2
+  for row in rows:
+    assert row['verdict']['parts'] == {'answer': row['reward']}
+
+
 def test_an_opposite_second_verifier_is_a_part(tmp_path):
   files = _files(tmp_path)
   row = {'reward_parts': np.array([1.0]), 'reward_valid': True}

@@ -57,3 +57,4 @@ def test_kinds_of_rounds_nest(tmp_path, name, path):
   assert dump
   for row in map(json.loads, dump):
     assert row['verdict']['status'] != 'error'
+    assert row['verdict']['score'] == row['reward']

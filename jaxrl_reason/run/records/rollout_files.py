@@ -147,7 +147,12 @@ class RolloutFiles:
   def _records(
     self, step: int, stage: str, shown: dict, verdicts: dict[int, Verdict]
   ) -> list[dict]:
-    """Returns the records of R rows; rows of one problem are adjacent."""
+    """Returns the records of R rows; rows of one problem are adjacent.
+
+    Args:
+      verdicts: by the numbers of rows in their step, `shown['row']`; rows of
+        earlier steps, of demonstrations and of other processes have none.
+    """
     rows = [
       {name: x[i] for name, x in shown.items()}
       for i in range(len(shown['prompt_id']))
@@ -173,7 +178,8 @@ class RolloutFiles:
         entropy=_rounded(row['entropy'][own].mean()) if own.any() else 0.0,
         **self._about(row),
       )
-      verdict = verdicts.get(i) or self._verdict(row, *second[i : i + 1])
+      verdict = verdicts.get(int(row.get('row', -1)))
+      verdict = verdict or self._verdict(row, *second[i : i + 1])
       out.append(records.judged(record, verdict))
     return out
 
