@@ -163,8 +163,12 @@ def test_every_cell_has_the_files_of_its_first_evaluation(done):
 
 
 def test_files_are_closed_after_an_error(done, tmp_path, monkeypatch):
+  """Records of an earlier attempt without a checkpoint are moved aside."""
   out, _ = done
   shutil.copytree(out / 'warm', tmp_path / 'warm')
+  cell = tmp_path / 'cells' / 'other--s0'
+  (cell / 'evaluations').mkdir(parents=True)
+  (cell / 'evaluations' / '00000020.json').write_text('{}')
   closed = []
   for owner in (metrics.Writer, manager.Checkpoints):
     own = functools.partialmethod(recorded, owner.close, closed)
@@ -174,6 +178,7 @@ def test_files_are_closed_after_an_error(done, tmp_path, monkeypatch):
     session.run(study(), tmp_path, quiet)
   names = [type(x).__name__ for x in closed]
   assert names.count('Writer') == 3 and names[-1] == 'Checkpoints'
+  assert (cell / 'evaluations.before-1').exists()
 
 
 def recorded(self, close, closed):
