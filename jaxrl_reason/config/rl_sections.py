@@ -381,6 +381,10 @@ class Tree(Record):
   # Text of one token that ends a step. Each row then forks before one of its
   # steps: the step whose first token had the highest entropy.
   step_end: str = ''
+  # Numbers of the turns before which all episodes fork, from 1, in rising
+  # order; (): one fork of each episode, before the turn whose first token had
+  # the highest entropy. Only with `rl.turns.env`.
+  turns: tuple = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -105,13 +105,13 @@ from jaxrl_reason.losses.selection import (
   kl_cov_tokens, low_entropy_tokens, off_policy_rows, random_tokens,
   second_moment_tokens, tokens_within_tv, top_entropy_tokens,
 )
+from jaxrl_reason.losses.segment_advantage import segments, tree
 from jaxrl_reason.losses.settings import needs, resolve
 from jaxrl_reason.losses.shaping import (
   clip_advantage, clip_reward, entropy_shape, weigh_signs, whiten,
 )
 from jaxrl_reason.losses.token_advantage import (
-  gae, implicit_reward, prime, returns, segments, token_rewards, tree,
-  value_targets,
+  gae, implicit_reward, prime, returns, token_rewards, value_targets,
 )
 from jaxrl_reason.losses.token_baseline import (
   length_preference, optimal_token,

@@ -19,6 +19,7 @@ from jaxrl_reason.losses import (
   token_baseline,
   trust_region,
 )
+from jaxrl_reason.losses import segment_advantage as segment
 from jaxrl_reason.losses import token_advantage as token
 from jaxrl_reason.losses.aggregation import AGGREGATIONS
 from jaxrl_reason.losses.arrays import LEVELS
@@ -52,8 +53,8 @@ ADVANTAGES = {
   'returns': token.Returns,
   'gae': token.GAE,
   'prime': token.PRIME,
-  'segments': token.Segments,
-  'tree': token.Tree,
+  'segments': segment.Segments,
+  'tree': segment.Tree,
   'optimal_token': token_baseline.OptimalToken,
   'best_of_group': composed.BestOfGroup,
   'leave_one_out_std': composed.LeaveOneOutStd,
@@ -235,7 +236,7 @@ CHOICES = dict(
   singleton=('zero', 'reward'),
   keep_by=('short', 'efficient'),
   pkpo_baseline=passk.PKPO_BASELINES,
-  segment_baseline=token.SEGMENT_BASELINES,
+  segment_baseline=segment.SEGMENT_BASELINES,
   whiten=('none', 'rows', 'tokens'),
   # Views of these dicts, so that a loss added to POLICIES is a choice.
   policy=collections.ChainMap(

@@ -50,6 +50,18 @@ class State:
   env: Any
   out: dict[str, jax.Array]  # [N,C,...]
   episode: Episode
+  # i32 [N], tokens of a completion that the cache has beside its prompt; None:
+  # all are the row's own (`rollouts.episode_tree`).
+  shared: jax.Array | None = None
+
+  def cached(self, t: jax.Array) -> jax.Array:
+    """Returns the indices among the row's own tokens in the cache, of tokens
+    at indices t [N,...] in its completion; NONE stays.
+    """
+    if self.shared is None:
+      return t
+    shared = self.shared.reshape(-1, *[1] * (t.ndim - 1))
+    return jnp.where(t == NONE, NONE, t - shared)
 
 
 def written(all_: jax.Array, x, t: jax.Array, there: jax.Array) -> jax.Array:
@@ -115,7 +127,7 @@ class Play:
     """Decodes the rows whose turn is not over, and samples their next
     tokens.
     """
-    t = jnp.where(state.over, NONE, state.t)
+    t = state.cached(jnp.where(state.over, NONE, state.t))
     hidden, cache = self.draw.model.decode(
       self.draw.weights, state.token, state.cache, t, state.column
     )
@@ -172,9 +184,10 @@ class Play:
     }
     old = state.episode
     reward = how.weight * jnp.where(own, said.reward, -said.reward)
-    reward = jnp.where(live, reward, jnp.nan)
+    reward = jnp.where(live, reward, jnp.nan).astype(jnp.float32)
+    now = jnp.arange(how.most) == jnp.reshape(state.turn, (-1, 1))
     episode = Episode(
-      reward=old.reward.at[:, state.turn].set(reward.astype(jnp.float32)),
+      reward=jnp.where(now, reward[:, None], old.reward),
       done=old.done | (live & said.done & ended),
       events={k: old.events[k] + x for k, x in events.items()},
     )
@@ -210,7 +223,8 @@ class Play:
     place = jnp.arange(width + 1)
     t = jnp.where(place <= n[:, None], state.t[:, None] + place, NONE)
     out = dict(state.out)
-    new = {'tokens': tokens[:, 1:], 'turn': state.turn + 1}
+    turn = jnp.reshape(state.turn + 1, (-1, 1))
+    new = {'tokens': tokens[:, 1:], 'turn': turn}
     for name, x in new.items():
       out[name] = written(out[name], x, t[:, 1:], t[:, 1:] >= 0)
     return out, tokens, t
@@ -259,7 +273,7 @@ class Play:
       start, hidden, state = carry
       own, at = part(tokens, start), part(t, start)
       new, used, cache = self.draw.model.extend(
-        self.draw.weights, own, state.cache, at, state.column
+        self.draw.weights, own, state.cache, state.cached(at), state.column
       )
       out = dict(state.out)
       if 'routes' in out:
@@ -303,6 +317,17 @@ class Play:
     # continues, no token passes through the model, and none is stored.
     return self.extended(state, tokens, t)
 
+  def until(self, end: int, state: State, most: int) -> State:
+    """Plays the turns before number `end`, at most `most` of them, or until all
+    episodes are over.
+    """
+
+    def unfinished(state: State):
+      return jnp.any(~state.done & (state.turn < end))
+
+    with trees.at_most('turns', most):
+      return jax.lax.while_loop(unfinished, self.turn, state)
+
 
 def _past(state: State, n: int) -> jax.Array | None:
   """Returns the cache's column after n more columns."""
@@ -336,6 +361,8 @@ def begin(play: Play, hidden, cache, env, routes) -> State:
   }
   if play.draw.policy_logp:
     out['policy_logp'] = out['logp']
+  if play.draw.entropy:
+    out['entropy'] = out['logp']
   if routes is not None:
     out['routes'] = blank(moe.UNKNOWN, routes.dtype, c, *routes.shape[1:])
   zero, no = blank(0, jnp.int32), blank(False, bool)

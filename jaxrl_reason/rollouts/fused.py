@@ -119,6 +119,7 @@ def _episodes(gen, params, prompts: Prompts, given, row_ids, how) -> Rollout:
     *given,
     row_ids=row_ids,
     by_role=gen.by_role,
+    tree=gen.tree,
     **how,
   )
 

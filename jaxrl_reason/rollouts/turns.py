@@ -29,7 +29,8 @@ from jaxrl_reason.envs import env as env_lib
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.rewards import kernels
-from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.rollouts import episode_tree, sampler
+from jaxrl_reason.rollouts import tree as tree_lib
 from jaxrl_reason.rollouts.draw import NONE, Draw
 from jaxrl_reason.rollouts.episode import Play, State, begin
 from jaxrl_reason.rollouts.turn_limits import Turns
@@ -198,6 +199,7 @@ def generate(
   routes: bool = False,
   version: jax.Array | int = 0,
   by_role: bool = False,
+  tree: tree_lib.Tree | None = None,
 ) -> Rollout:
   """Samples n_samples episodes of every prompt.
 
@@ -206,45 +208,65 @@ def generate(
     encoded: encoded problems for the environment, one per prompt, [B,...].
     segments: parts in which the cache grows, each of whole turns.
     by_role: the rows of each player are computed with adapters of its own.
+    tree: forks of episodes of one player; None: no rows share tokens.
     others: see `sampler.generate`.
 
   Returns:
     Rollout of B*G rows, which includes the observations.
   """
   require_extend(model)
-  n = prompts.shape[0] * n_samples
+  n, leaves = prompts.shape[0] * n_samples, tree.leaves if tree else 1
   ids = jnp.arange(n) if row_ids is None else row_ids
   seats = Seats(how.players if by_role else 1, n_samples)
   ids, (prompts, valid) = seats.by_player(ids), seats.copies((prompts, valid))
   weights = model.decode_params(seats.with_roles(params, n, seats.block))
-  draw = Draw.make(model, weights, key, ids, sampling, stop, policy_logp)
+  told = policy_logp, bool(tree) and not tree.turns  # entropies
+  every = draw = Draw.make(model, weights, key, ids, sampling, stop, *told)
+  if tree:
+    tree_lib.require_fork(model)
+    draw = tree_lib.of_rows(every, np.arange(0, n, leaves))
   own = seats.with_roles(params, len(prompts))
-  hidden, cache = model.prefill(own, prompts, valid, seats.block, max_new, 1)
+  rows = seats.block // leaves
+  hidden, cache = model.prefill(own, prompts, valid, rows, max_new, 1)
   used = model.sampled_routes(cache)[1] if routes else None
-  bounds = cache_lib.spaced(how.most, min(segments, how.most))
+  bounds = _bounds(how, tree, segments)
   cache = model.gapped(cache, how.columns(bounds[0]))
-  of_each = functools.partial(jnp.repeat, repeats=n_samples, axis=0)
+  of_each = functools.partial(jnp.repeat, repeats=n_samples // leaves, axis=0)
   encoded = jax.tree.map(of_each, encoded)
   play = Play(how, draw, max_new, seats.block if by_role else 1)
-  games = play.of_mover(ids, jnp.int32(0))  # the rows of a game have one key
+  games = play.of_mover(ids[::leaves], jnp.int32(0))  # one key of a game
   noise = trees.row_keys(trees.named_key(key, 'environment'), games)
   env = jax.tree.map(sharding.rows, jax.vmap(how.env.reset)(encoded, noise))
   state = begin(play, hidden, cache, env, used)
-  for before, bound in zip((0, *bounds), bounds):
-    cache = model.grow(state.cache, how.columns(bound))
-    with trees.at_most('turns', bound - before):
-      state = jax.lax.while_loop(
-        lambda s, bound=bound: (s.turn < bound) & ~jnp.all(s.done),
-        play.turn,
-        state.replace(cache=cache),
-      )
+  if tree:
+    state, nodes = episode_tree.play_all(tree, every, play, state)
+    play = dataclasses.replace(play, draw=every)
+  else:
+    state = _played(play, state, bounds)
   mine = state.out, state.episode, state.env
   out, episode, env = jax.tree.map(seats.in_order, mine)
   state = state.replace(out=out, episode=episode, env=env)
   out = rollout(play, state, n_samples, version)
+  if tree:
+    out = out.replace(node=tree.numbered(nodes, out.valid, n_samples))
   if by_role:
     out = out.replace(role=jnp.arange(n, dtype=jnp.int8) % how.players)
   return out.replace(views=how.env.told(state.env)) if how.env.told else out
+
+
+def _bounds(how: Turns, tree: tree_lib.Tree | None, segments: int) -> list[int]:
+  """Returns the turns before which the cache grows, and the largest number."""
+  if tree:
+    return [*tree.turns[:1], how.most]
+  return cache_lib.spaced(how.most, min(segments, how.most))
+
+
+def _played(play: Play, state: State, bounds: Sequence[int]) -> State:
+  """Plays to the end of all episodes; bounds: see `_bounds`."""
+  for before, bound in zip((0, *bounds), bounds):
+    cache = play.draw.model.grow(state.cache, play.how.columns(bound))
+    state = play.until(bound, state.replace(cache=cache), bound - before)
+  return state
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

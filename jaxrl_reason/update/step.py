@@ -90,7 +90,7 @@ def advantages(learner: Learner, batch: Batch) -> jax.Array:
   """Computes advantages [N] or [N,T], without gradient."""
   given = {name: getattr(batch, name) for name in OF_ADVANTAGES}
   reward = batch.reward
-  if 'node_ids' in learner.needs:
+  if 'node_ids' in {*learner.needs, *learner.objective.advantage.also}:
     given['node_ids'] = batch.node
   if 'segment_reward' in learner.needs:
     # The loss adds a row's outcome to its last turn, so the rewards of turns

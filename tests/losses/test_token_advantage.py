@@ -121,6 +121,60 @@ def test_turn_rewards_by_hand():
   close(adv, [[1.5, 0, 0, 0], [-1.5, -1.5, -1.5, 0]], 1e-6)
 
 
+def _turns_of_leaves():
+  """Two trees of a problem: tree a forks after its first turn to leaves 0 and
+  1, and tree b to leaves 2 and 3. Returns the arguments of `segments`.
+  """
+  turn = jnp.array([[1.0, 4.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+  ids = jnp.broadcast_to(jnp.array([0, 0, 1, -1]), (4, 4))
+  mask = jnp.array([[1, 0, 1, 0]] * 4)
+  node = jnp.array([[1, 1, 2, 0], [1, 1, 3, 0], [5, 5, 6, 0], [5, 5, 7, 0]])
+  return jnp.zeros(4), jnp.zeros(4, int), turn, ids, mask, node
+
+
+def test_turns_in_a_tree_are_compared_with_their_siblings():
+  """A first turn has the mean return of its leaves, 3 and 1, compared with the
+  other tree. A second turn is compared with its sibling alone.
+  """
+  *given, node = _turns_of_leaves()
+  adv = losses.segments(*given, node_ids=node)
+  want = [[1, 0, 2, 0], [1, 0, -2, 0], [-1, 0, 0, 0], [-1, 0, 0, 0]]
+  close(adv, want, 1e-6)
+  settings = dict(segment_baseline='group_zscore', eps=0.0)
+  half = 1 / 2**0.5  # two siblings, whatever the number of their leaves
+  adv = losses.segments(*given, node_ids=node, **settings)
+  want = [[half, 0, half, 0], [half, 0, -half, 0]]
+  close(adv, [*want, [-half, 0, 0, 0], [-half, 0, 0, 0]], 1e-6)
+  adv = losses.segments(*given, node_ids=node, segment_gamma=0.0)
+  close(adv[:, 0], [0.5, 0.5, -0.5, -0.5], 1e-6)
+
+
+def test_an_invalid_leaf_counts_for_no_node():
+  *given, node = _turns_of_leaves()
+  valid = jnp.array([0, 1, 1, 1])
+  adv = losses.segments(*given, node_ids=node, valid=valid)
+  # Both first turns have a mean return of 1.
+  close(adv, jnp.zeros((4, 4)), 1e-6)
+
+
+def test_rows_that_share_no_turn_are_compared_as_without_a_tree():
+  nan = jnp.nan
+  r = np.random.default_rng(0)
+  turn = jnp.asarray(r.normal(size=(6, 3)))
+  turn = turn.at[1, 2].set(nan).at[2, 1:].set(nan).at[4, 0].set(nan)
+  ids = jnp.broadcast_to(jnp.array([0, 1, 1, 2]), (6, 4))
+  group = jnp.array([3, 3, 3, 8, 8, 8])
+  given = jnp.asarray(r.normal(size=6)), group, turn, ids, jnp.ones((6, 4))
+  node = jnp.broadcast_to(jnp.arange(1, 7)[:, None], (6, 4))
+  node = node.at[4, 0].set(0)
+  for baseline in ('none', 'group_mean', 'group_zscore'):
+    how = dict(segment_baseline=baseline)
+    want = losses.segments(*given, **how)
+    np.testing.assert_array_equal(
+      losses.segments(*given, node_ids=node, **how), want
+    )
+
+
 def test_tree_by_hand():
   """The root r has children a (leaves 0, 1) and b (leaf 2); rewards 1, 0, 0."""
   node = jnp.array([[7, 7, 1], [7, 7, 2], [9, 3, 3]])

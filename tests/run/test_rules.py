@@ -647,7 +647,27 @@ EXAMPLES = [
     'rl.chunks.tokens=4 and rl.tree.width=2',
   ),
   (TREE | {'rl.replay_routes': True}, 'replay_routes=True and rl.tree.width=2'),
-  (TREE | {'rl.turns.env': 'calculator'}, "calculator' and rl.tree.width=2"),
+  (
+    TREE | {'rl.turns.env': 'calculator', 'rl.tree.columns': (4,)},
+    r"columns=\(4,\) and rl.turns.env='calculator': it would fork within a t",
+  ),
+  (
+    TREE | {'rl.turns.env': 'calculator', 'rl.tree.step_end': ' '},
+    "step_end=' ' and rl.turns.env='calculator': it would fork within a turn",
+  ),
+  (TREE | {'rl.tree.turns': (1,)}, r'turns=\(1,\): without rl.turns.env, a co'),
+  (
+    TREE | {'rl.turns.env': 'calculator', 'rl.tree.turns': (2, 1)},
+    r'rl.tree.turns=\(2, 1\): indices of turns from 1 to rl.turns.most-1',
+  ),
+  (
+    TREE | {'rl.turns.env': 'calculator', 'rl.path': 'host'},
+    "env='calculator' and rl.tree.width=2: a fork copies the state of the env",
+  ),
+  (
+    TREE | {'rl.turns.env': 'subtraction'},
+    "env='subtraction' and rl.tree.width=2: the two players of a game",
+  ),
   (
     TREE | {'rl.presence_penalty': 0.2, 'rl.logprob_chunk': 8},
     'rl.presence_penalty=0.2 and rl.tree.width=2',

@@ -9,6 +9,7 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts.fused import Generation
 from jaxrl_reason.rollouts.tree import Tree
 from jaxrl_reason.run.rl import chunk_settings as chunks
+from jaxrl_reason.run.rl import turn_settings
 
 
 def generation(c: RL, data: Data, model: Model, tokenizer) -> Generation:
@@ -45,7 +46,8 @@ def tree_of(c: RL, tokenizer) -> Tree | None:
         f'{key}={t.step_end!r} ends a completion, so no row goes on after it; '
         'name another token'
       )
-  return Tree(t.width, tuple(t.columns), ends) if t.width else None
+  forks = tuple(t.columns), ends, tuple(t.turns)
+  return Tree(t.width, *forks) if t.width else None
 
 
 def sampling_of(c: RL, tokenizer) -> Sampling:
@@ -66,29 +68,72 @@ def sampling_of(c: RL, tokenizer) -> Sampling:
   )
 
 
+def _places(key: str, places: tuple, most: int, what: str) -> rules.Rows:
+  """Refuses forks outside of 1 to most - 1, or not in rising order."""
+  inside = all(isinstance(x, int) and 0 < x < most for x in places)
+  rising = inside and all(a < b for a, b in pairwise(places))
+  name = {'tokens': 'data.completion_len', 'turns': 'rl.turns.most'}[what]
+  return (
+    (
+      not rising,
+      f'{key}={places}: indices of {what} from 1 to {name}-1 ({most - 1}), in '
+      'rising order',
+    ),
+  )
+
+
+def _forks_of_turns(c: RL, columns: tuple, turns: tuple) -> rules.Rows:
+  """Refuses forks of episodes that cannot be."""
+  on, key = bool(c.turns.env), f'rl.tree.width={c.tree.width}'
+  env = f'rl.turns.env={c.turns.env!r}'
+  within = 'would fork within a turn, and a turn is one action; set it to its '
+  within += 'default, or use rl.tree.turns'
+  links = len(c.turns.links) if turn_settings.is_chain(c) else 0
+  return (
+    (
+      turns and not on,
+      f'rl.tree.turns={turns}: without rl.turns.env, a completion has no '
+      'turns; set it, or use rl.tree.columns',
+    ),
+    *_places('rl.tree.turns', turns, links or c.turns.most, 'turns'),
+    (on and columns, f'rl.tree.columns={columns} and {env}: it {within}'),
+    (
+      on and c.tree.step_end,
+      f'rl.tree.step_end={c.tree.step_end!r} and {env}: it {within}',
+    ),
+    (
+      on and c.path == 'host',
+      f'{env} and {key}: a fork copies the state of the environment, and that '
+      "of rl.path='host' is in other processes; set rl.tree.width=0",
+    ),
+    (
+      turn_settings.is_game(c),
+      f'{env} and {key}: the two players of a game have a row each, and a fork '
+      'would copy one of them; set rl.tree.width=0',
+    ),
+  )
+
+
 def tree_rules(c: RL, d: Data) -> rules.Rows:
   """Refuses trees that cannot be, and what they do not work with."""
-  columns = tuple(c.tree.columns)
+  columns, turns = tuple(c.tree.columns), tuple(c.tree.turns)
   if not c.tree.width:
     return ()
-  tree = Tree(c.tree.width, columns)
-  key, room = f'rl.tree.width={tree.width}', d.completion_len
-  inside = all(isinstance(x, int) and 0 < x < room for x in columns)
-  rising = inside and all(a < b for a, b in pairwise(columns))
+  tree = Tree(c.tree.width, columns, turns=turns)
+  key, forks = f'rl.tree.width={tree.width}', f'rl.tree.columns={columns}'
+  if turns:
+    forks = f'rl.tree.turns={turns}'
   return (
     (
       tree.width == 1,
       f'{key}: a fork has at least 2 children; set it to 2 or more, or 0',
     ),
-    (
-      not rising,
-      f'rl.tree.columns={columns}: indices of tokens from 1 to '
-      f'data.completion_len-1 ({room - 1}), in rising order',
-    ),
+    *_places('rl.tree.columns', columns, d.completion_len, 'tokens'),
+    *_forks_of_turns(c, columns, turns),
     (
       c.samples % tree.leaves,
-      f'rl.samples={c.samples}: a tree of {key} and rl.tree.columns={columns} '
-      f'has {tree.leaves} leaves; set it to a multiple of {tree.leaves}',
+      f'rl.samples={c.samples}: a tree of {key} and {forks} has {tree.leaves} '
+      f'leaves; set it to a multiple of {tree.leaves}',
     ),
     (
       columns and c.tree.step_end,
@@ -106,7 +151,6 @@ def tree_rules(c: RL, d: Data) -> rules.Rows:
       rl__slots=c.slots,
       rl__demos=c.demos,
       rl__replay_routes=c.replay_routes,
-      rl__turns__env=c.turns.env,
       rl__chunks__tokens=c.chunks.tokens,
       rl__in_flight__batches=c.in_flight.batches,
       rl__repetition_penalty=c.repetition_penalty != 1 and c.repetition_penalty,

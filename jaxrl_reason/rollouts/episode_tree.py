@@ -1,0 +1,177 @@
+"""Samples episodes that share their beginnings: the rows of a prompt are the
+leaves of a tree that forks before turns.
+
+  at turns     all rows fork before the turns of given numbers
+  by entropy   rows are played to their ends, and each forks once, before the
+               turn whose first token had the highest entropy. So a fork is
+               after the reply of a tool where the policy is least sure, as in
+               ARPO (https://arxiv.org/abs/2507.19849)
+
+The children of a fork share the tokens before it, observations included, and
+each begins with a copy of the environment's state. So in an environment with
+chance, the same turns of two children have the same outcome.
+
+The noise is that of `rollouts.tree`. So the first leaf of a fork is the episode
+that is played without forks.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import sharding, trees
+from jaxrl_reason.base import Model
+from jaxrl_reason.rollouts import tree as tree_lib
+from jaxrl_reason.rollouts.draw import Draw
+from jaxrl_reason.rollouts.episode import Play, State
+
+
+def _fork(model: Model, state: State, at: jax.Array, n: int) -> State:
+  """Replaces every row by n children that share its tokens before index `at`
+  [S], at least 1: that of the first token of a turn.
+  """
+  last = at - 1  # each child decodes the last token in common
+  before = 0 if state.shared is None else state.shared
+  cache = model.fork(state.cache, last - 1 - before, n)
+  token = jnp.take_along_axis(state.out['tokens'], last[:, None], axis=1)
+  copied = dict(
+    t=last, begin=at, token=token[:, 0], shared=last,
+    done=state.done, env=state.env, episode=state.episode,
+  )  # fmt: skip
+  copied = jax.tree.map(functools.partial(tree_lib.children, n=n), copied)
+  turn, zero = state.turn, jnp.zeros_like(copied['t'])
+  return state.replace(
+    **copied,
+    turn=tree_lib.children(turn, n) if turn.ndim else turn,
+    column=jnp.int32(0),
+    seen=zero,
+    ended=zero > 0,
+    over=copied['done'],
+    cache=cache,
+    out=tree_lib.begun(state.out, at, n),
+  )
+
+
+def _resumed(play: Play, state: State, turns: int) -> State:
+  """Samples the first tokens after a fork; `turns`: played at most from there
+  until the next one.
+  """
+  columns = play.how.columns(turns) + 1  # and the last token in common
+  cache = play.draw.model.grow(state.cache, columns)
+  return play.token(state.replace(cache=cache))
+
+
+def _at_turns(how: tree_lib.Tree, every: Draw, play: Play, state: State):
+  """Plays to each fork in turn, and then to the end: (state of all rows, the
+  nodes of their tokens [S,leaves,C]).
+  """
+  n, most = len(every.keys), play.how.most
+  state = play.until(how.turns[0], state, how.turns[0])
+  for fork, end in zip(how.turns, (*how.turns[1:], most)):
+    # An episode that is over has copies.
+    at = jnp.where(state.done, play.max_new, state.begin)
+    state = _fork(every.model, state, at, how.width)
+    rows = np.arange(0, n, n // len(state.done))
+    play = dataclasses.replace(play, draw=tree_lib.of_rows(every, rows))
+    state = _resumed(play, state, end - fork)
+    state = play.until(end, state, end - fork)
+  level = jnp.searchsorted(
+    jnp.asarray(how.turns), state.out['turn'] - 1, side='right'
+  )
+  return state, how.nodes(level.reshape(-1, how.leaves, play.max_new))
+
+
+def _with_history(play: Play, state: State) -> tuple[State, dict]:
+  """Plays to the end; returns also the states of the environment and the
+  counted events before each turn, [N,most,...].
+  """
+  most = play.how.most
+
+  def of_turn(state: State) -> dict:
+    return {'env': state.env, 'events': state.episode.events}
+
+  def blank(x):
+    return sharding.rows(jnp.zeros((len(x), most, *x.shape[1:]), x.dtype))
+
+  def body(carry):
+    state, saved = carry
+    saved = jax.tree.map(
+      lambda all_, x: all_.at[:, state.turn].set(x), saved, of_turn(state)
+    )
+    return play.turn(state), saved
+
+  def unfinished(carry):
+    return (carry[0].turn < most) & ~jnp.all(carry[0].done)
+
+  saved = jax.tree.map(blank, of_turn(state))
+  with trees.at_most('turns', most):
+    return jax.lax.while_loop(unfinished, body, (state, saved))
+
+
+def fork_of(
+  turn: jax.Array, sampled: jax.Array, entropy: jax.Array
+) -> jax.Array:
+  """Returns the index of the first token of a turn, of those with the highest
+  entropy, int [S]; 0: the episode has one turn.
+
+  Args:
+    turn: int [S,C], as of a Rollout; sampled: bool [S,C]; entropy: f32 [S,C].
+  """
+  # A turn's number changes at its first token: a reply has that of its call.
+  begins = (turn != jnp.roll(turn, 1, axis=1)) & sampled
+  return tree_lib.highest(entropy, begins & (turn > 1))
+
+
+def _by_entropy(how: tree_lib.Tree, every: Draw, play: Play, state: State):
+  """Plays rows to their ends, and then the other children of their forks:
+  (state of all rows, the nodes of their tokens [S,w,C]).
+  """
+  w, room = how.width, play.max_new
+  whole, saved = _with_history(play, state)
+  out = whole.out
+  at = fork_of(out['turn'], out['sampled'], out['entropy'])
+  # The children of an episode without a fork are copies.
+  alone = at == 0
+  turn = jnp.take_along_axis(out['turn'], at[:, None], axis=1)[:, 0] - 1
+  then = jax.tree.map(lambda x: x[jnp.arange(len(turn)), turn], saved)
+  episode, there = whole.episode, jnp.arange(play.how.most) < turn[:, None]
+  state = whole.replace(
+    turn=turn,
+    done=alone,
+    env=then['env'],
+    episode=episode.replace(
+      reward=jnp.where(there, episode.reward, jnp.nan),
+      done=episode.done & alone,
+      events=then['events'],
+    ),
+  )
+  state = _fork(every.model, state, jnp.maximum(at, 1), w - 1)
+  others = np.arange(len(every.keys)).reshape(-1, w)[:, 1:].ravel()
+  play = dataclasses.replace(play, draw=tree_lib.of_rows(every, others))
+  most = play.how.most
+  state = _resumed(play, state, most - 1)
+  state = play.until(most, state, most - 1)
+  first, rest = ((x.out, x.env, x.episode) for x in (whole, state))
+  out, env, episode = tree_lib.joined(first, rest, alone)
+  state = state.replace(out=out, env=env, episode=episode)
+  return state, how.nodes(tree_lib.after(jnp.where(alone, room, at), room))
+
+
+def play_all(
+  how: tree_lib.Tree, every: Draw, play: Play, state: State
+) -> tuple[State, jax.Array]:
+  """Plays the episodes of all leaves.
+
+  Args:
+    how: the forks.
+    every: the Draw of all N rows.
+    play, state: of the first leaves, [N/leaves].
+
+  Returns:
+    (the state of all rows, the nodes of their tokens for `Tree.numbered`).
+  """
+  sample = _at_turns if how.turns else _by_entropy
+  return sample(how, every, play, state)
