@@ -106,11 +106,13 @@ def _mixed(h, p: dict, c: Config, angles, attend: Callable):
   h [...,D], and its cache entry.
   """
   beside = {k: v for k, v in p.items() if k in BESIDE_HEADS}
-  heads = latent.heads_of if c.kv_rank else _qkv
   if c.out_gate or delta.NAME in p:
     out, kv = _gated(h, p, c, angles, attend, **beside)
+  elif c.kv_rank:
+    heads, index = latent.heads_of(h, p, c, angles)
+    out, kv = attend(*heads, **beside, **index)
   else:
-    out, kv = attend(*heads(h, p, c, angles), **beside)
+    out, kv = attend(*_qkv(h, p, c, angles), **beside)
   out = out.reshape(*h.shape[:-1], -1)
   return c.ops.dense(out, p['o'].reshape(-1, c.width), p.get('o_bias')), kv
 
@@ -124,8 +126,9 @@ def block(
     x: [...,D], or streams [...,S,D] (`residuals`).
     attend: attend(q, k, v) -> (out, kv), which differs between training,
       prefill and decoding. Its other forms are: sinks= for a layer with sinks,
-      (q, kept, kv_up=) for a latent layer, (heads, taps=) for a layer of the
-      delta rule, (q) for a layer that reads keys of an earlier one.
+      (q, kept, kv_up=) for a latent layer, (q, kept, key, kv_up=, index=) if
+      it has an indexer, (heads, taps=) for a layer of the delta rule, (q) for a
+      layer that reads keys of an earlier one.
     inputs: [...,E] of this layer (`residuals.layer_inputs`), or None.
     cutoff: of the mlp's gates (`layers.sparse`), or None.
 
@@ -327,13 +330,13 @@ def forward(
   def attention_of(windows):
     kernel = attention.make(rows, c, windows)
 
-    def attend(q, *kv, which, memory, kv_up=None, taps=None, **sinks):
+    def attend(q, *kv, which, memory, kv_up=None, taps=None, **beside):
       if taps is not None:
         state = delta.empty(len(tokens), c)
         out, state = delta.over_rows(q, taps, rows, c, state)
         return out, state if keep else None
       kept = tuple(x.swapaxes(1, 2) for x in kv) if keep else None
-      return latent.attended(kernel, q, kv, kv_up, which, c, **sinks), kept
+      return latent.attended(kernel, q, kv, kv_up, which, c, **beside), kept
 
     return attend
 

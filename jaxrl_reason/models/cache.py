@@ -59,8 +59,8 @@ class Cache:
   decode step. An entry of several layers has a leading axis of layers.
   """
 
-  # (keys, values), Stored of [B,K,P,H]; for latent layers one array for both;
-  # for layers of the delta rule a State of B prompts.
+  # (keys, values), Stored of [B,K,P,H]; for latent layers one array for both,
+  # and the keys of an indexer; for the delta rule a State of B prompts.
   prompt: tuple
   # (keys, values), Stored of [S,K,R,H], or a State of S rows. P and R are no
   # more than a layer's window.

@@ -28,6 +28,14 @@ def blank(c: Config, stack: str, rows: int, columns: int):
   )
 
 
+def order(cache: cache_lib.Cache, own: stored.Stored, step) -> jax.Array:
+  """Returns the place of every column of `own`, int [R], in the order of the
+  positions of tokens, while the tokens of call `step` are written.
+  """
+  at = jnp.arange(own.values.shape[-2])
+  return at if cache.at is not None else (at - step - 1) % len(at)
+
+
 def allocated(c: Config, kept, *, rows: int, columns: int, window: int):
   """Returns (a layer's cache of prompts, the empty cache of its rows).
 

@@ -80,6 +80,13 @@ class Config:
   q_rank: int = 0
   rope_dim: int = 0
   value_dim: int = 0
+  # Keys that each query attends to, chosen by an indexer (`parts.indexer`; 0:
+  # all keys), the indexer's heads and their width, and whether it rotates pairs
+  # of neighbours.
+  index_topk: int = 0
+  index_heads: int = 0
+  index_dim: int = 0
+  index_interleaved: bool = False
   sinks: bool = False  # a learned score per head without a value (gpt-oss)
   # Attention's output is multiplied by sigmoids of extra features of q.
   out_gate: bool = False
@@ -195,13 +202,14 @@ class Config:
 
   def cached(self, stack: str) -> tuple[tuple[int, int], ...]:
     """Returns (heads, width) of each array that the cache of a layer of the
-    stack stores per token: keys and values, or one latent row for all heads;
-    () if the layer has no keys of its own.
+    stack stores per token: keys and values, or one latent row for all heads
+    and the key of an indexer; () if the layer has no keys of its own.
     """
     if stack in (*DELTAS, ALONE, *READINGS):
       return ()
     if self.kv_rank:
-      return ((1, self.kv_rank + self.rope_dim),)
+      row = 1, self.kv_rank + self.rope_dim
+      return (row, (1, self.index_dim)) if self.index_topk else (row,)
     return (self.heads_of(stack),) * 2
 
   @functools.cached_property

@@ -29,6 +29,7 @@ from jaxrl_reason.models.parts import (
   cached_cudnn,
   delta,
   exact_layers,
+  indexer,
   latent,
   layers,
   moe,
@@ -130,16 +131,14 @@ def _chunk(
   def attention_of(windows):
     kernel = attention.between(own, rows, ordered, c, windows)
 
-    def attend(q, *kv, which, memory, kv_up=None, taps=None, **sinks):
+    def attend(q, *kv, which, memory, kv_up=None, taps=None, **beside):
       if taps is not None:
         return delta.over_rows(q, taps, own, c, delta.of(memory))
       new = tuple(sharding.gathered(x).swapaxes(1, 2) for x in kv)
       all_ = [_write(old, x, start, 2) for old, x in zip(memory, new)]
       both = [x.swapaxes(1, 2) for x in all_]
-      if kv_up is None:
-        return kernel(q, *both, which, **sinks), new
-      out = kernel(latent.absorbed(q, kv_up, c), *both * 2, which)
-      return latent.opened(out, kv_up, c), new
+      how = dict(few=True, **beside)
+      return latent.attended(kernel, q, both, kv_up, which, c, **how), new
 
     return attend
 
@@ -277,7 +276,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
     entry = cache.layers[i]
     first, stack = entry[0], c.stack_of_layer[entry[0]][0]
 
-    def attend(q, *new, kv_up=None, taps=None, **sinks):
+    def attend(q, *new, kv_up=None, taps=None, index=None, **sinks):
       if taps is not None:
         states, when = (prompt, own), jnp.broadcast_to(t, tokens.shape)
         states = cached.of([delta.of(x) for x in states], at)
@@ -291,10 +290,14 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
         for buffer, x in zip(own, new)
       )
       passed.update((k, (prompt, kept)) for k in stretches.readers(c, first))
+      seen, both = masks[cache.windows[i]], (prompt[: len(kept)], kept)
+      if index is not None:
+        both, keys = zip(*(((x,), y) for x, y in both))
+        order = cache_layout.order(cache, keys[1], column)
+        seen = indexer.of_cache(index, *cached.of(keys, at), seen, order)
       if kv_up is not None:
         q = latent.absorbed(q, kv_up, c)
-      seen = masks[cache.windows[i]]
-      out = read(q, prompt[: len(kept)], kept, at, *seen, **how, **sinks)
+      out = read(q, *both, at, *seen, **how, **sinks)
       return out if kv_up is None else latent.opened(out, kv_up, c), kept
 
     angles = tables[c.layer_ropes[first]]

@@ -3,7 +3,13 @@
 from typing import Any
 
 from jaxrl_reason import names
-from jaxrl_reason.models.parts import attention, delta, exact_layers, layers
+from jaxrl_reason.models.parts import (
+  attention,
+  delta,
+  exact_layers,
+  kernel_choice,
+  layers,
+)
 from jaxrl_reason.models.parts.rope import NOPE, rotary_width
 
 # The operations of a forward pass, by `numerics`.
@@ -44,7 +50,7 @@ def check(c: Any) -> None:
     value = getattr(c, name)
     if value not in choices:
       raise ValueError(names.choice(f'model.{name}', value, choices))
-  attention.check(c.attention, c)
+  kernel_choice.check(c.attention, c)
   if c.numerics == 'exact':
     exact_layers.check(c)
   names.sized_choice('model.prefill', c.prefill, PREFILL)
@@ -133,6 +139,7 @@ def _check_layers(c: Any) -> None:
       f'{len(c.rope_tables)} tables of model.ropes, or {NOPE}'
     )
   _check_latent(c)
+  _check_indexer(c)
   _check_alone(c)
   _check_delta(c)
   _check_wide(c)
@@ -163,7 +170,7 @@ def _check_ropes(c: Any) -> None:
 
 def _check_latent(c: Any) -> None:
   if not c.kv_rank:
-    for name in ('q_rank', 'rope_dim', 'value_dim'):
+    for name in ('q_rank', 'rope_dim', 'value_dim', 'index_topk'):
       if getattr(c, name):
         raise ValueError(f'model.{name} has no effect: model.kv_rank=0')
     return
@@ -178,6 +185,31 @@ def _check_latent(c: Any) -> None:
     raise ValueError(
       'model.kv_rank: latent attention does not support kv_heads other than '
       'heads, windows, sinks or growing queries'
+    )
+
+
+def _check_indexer(c: Any) -> None:
+  sizes = c.index_heads, c.index_dim
+  if not c.index_topk:
+    if any((*sizes, c.index_interleaved)):
+      raise ValueError(
+        'model.index_heads, index_dim and index_interleaved have no effect: '
+        'model.index_topk=0'
+      )
+    return
+  if c.index_topk < 1 or c.index_heads < 1 or c.index_dim < c.rope_dim:
+    raise ValueError(
+      f'model.index_topk={c.index_topk} and model.index_heads={c.index_heads} '
+      f'must be at least 1, and model.index_dim={c.index_dim} at least '
+      f'model.rope_dim={c.rope_dim}'
+    )
+  if not c.q_rank:
+    raise ValueError('model.index_topk needs a model.q_rank, now 0')
+  if c.cache_dtype not in ('model', c.dtype):
+    raise ValueError(
+      f'model.cache_dtype={c.cache_dtype!r} rounds the keys of an indexer '
+      f'(index_topk={c.index_topk}), which then chooses other keys than in '
+      "training: choose 'model'"
     )
 
 

@@ -59,6 +59,16 @@ class Layout:
     own = slabs[:, end:].reshape(self.owner.size, -1, *rest)
     return sharding.tokens(prompts), sharding.tokens(own)
 
+  def divided(self, tree: Any) -> tuple[Any, Any]:
+    """Returns `cut` of every array of a tree."""
+    return tuple(
+      jax.tree.map(lambda x, i=i: self.cut(x)[i], tree) for i in (0, 1)
+    )
+
+  def extended(self, prompts: jax.Array, completions: jax.Array) -> jax.Array:
+    """Concatenates the prompts [S*k,P,...] of rows and [N,C,...]."""
+    return jnp.concatenate([self.for_rows(prompts), completions], axis=1)
+
 
 def _of_slabs(x: jax.Array, index: jax.Array) -> jax.Array:
   """Gathers x [S*a,...] by index [S,b] within each slab: [S*b,...]."""
@@ -133,9 +143,7 @@ def hidden(c: Config, params: Any, tokens, valid, how: Layout, routes=None):
   columns = attention.columns(rows, how.start, tokens.shape[1])
 
   def recalled(heads, taps):
-    first, own = (
-      jax.tree.map(lambda x, i=i: how.cut(x)[i], heads) for i in (0, 1)
-    )
+    first, own = how.divided(heads)
     state = delta.empty(len(prompts.segments), c)
     out, state = delta.over_rows(first, taps, prompts, c, state)
     state = jax.tree.map(how.for_rows, state)
@@ -143,20 +151,23 @@ def hidden(c: Config, params: Any, tokens, valid, how: Layout, routes=None):
 
   def attention_of(windows):
     kernel = attention.make(prompts, c, windows)
-    of_own = attention.make(rows, c, windows, how.start)
+    of_rows = attention.make(rows, c, windows, how.start)
 
     def attend(q, *kv, which, memory, kv_up=None, taps=None, **sinks):
       if taps is not None:
         return recalled(q, taps), None
 
-      def both(q, k, v, which, **sinks):
+      def both(q, k, v, which, index=None, **sinks):
         (q, own_q), *kv = map(how.cut, (q, k, v))
-        keys = [
-          jnp.concatenate([how.for_rows(first), own], axis=1)
-          for first, own in kv
-        ]
-        out = kernel(q, *(first for first, _ in kv), which, **sinks)
-        return how.join(out, of_own(own_q, *keys, which, **sinks))
+        keys = [how.extended(*pair) for pair in kv]
+        first, own = sinks, sinks
+        if index is not None:
+          of_first, of_own = how.divided(index)
+          every = how.extended(of_first.keys, of_own.keys)
+          first = first | {'index': of_first}
+          own = own | {'index': of_own.replace(keys=every)}
+        out = kernel(q, *(x for x, _ in kv), which, **first)
+        return how.join(out, of_rows(own_q, *keys, which, **own))
 
       return latent.attended(both, q, kv, kv_up, which, c, **sinks), None
 

@@ -20,12 +20,13 @@ from jaxrl_reason.models.parts.layers import LEARNED
 N_INPUTS = {'q': 1, 'k': 1, 'v': 1, 'o': 2, 'gate': 1, 'up': 1, 'down': 1}
 N_INPUTS |= {'q_down': 1, 'q_up': 1, 'kv_down': 1, 'kv_up': 1, 'qkvz': 1}
 N_INPUTS |= {'z': 1}
+INDEX = 'index'  # subtree of an indexer, whose weights have no gradient
 
 # Path endings of small weights that are read as float32.
 EXACT = (
   *('norm', 'sinks', 'choice_bias', 'conv', 'log_decay', 'step_bias'),
   *('positive', 'negative', 'conv_bias', 'skip', 'router_scale'),
-  *('expert_scale', 'factor', 'active_scale'),
+  *('expert_scale', 'factor', 'active_scale', 'norm_bias', 'head_weights'),
 )
 
 BEFORE, AFTER = ('attn_norm', 'mlp_norm'), ('attn_post_norm', 'mlp_post_norm')
@@ -78,7 +79,19 @@ def _latent(c: Config, depth: float) -> dict:
   )
   if c.o_bias:
     attn['o_bias'] = spec.Spec((d,), (None,), 'zeros')
-  return attn
+  return attn | ({INDEX: _index(c)} if c.index_topk else {})
+
+
+def _index(c: Config) -> dict:
+  """Returns the specs of the weights of `parts.indexer`."""
+  d, j, i = c.width, c.index_heads, c.index_dim
+  return {
+    'q': spec.Spec((c.q_rank, j, i), (None, 'heads', None), fan_in=c.q_rank),
+    'k': spec.Spec((d, i), ('embed', None), fan_in=d),
+    'k_norm': spec.Spec((i,), (None,), 'ones'),
+    'k_norm_bias': spec.Spec((i,), (None,), 'zeros'),
+    'head_weights': spec.Spec((d, j), ('embed', 'heads'), fan_in=d),
+  }
 
 
 def _delta(c: Config, depth: float) -> dict:
@@ -333,7 +346,8 @@ def flops_per_token(c: Config, context: float) -> float:
       of_layer, features = _attention_weights(c, stack)
       weights += of_layer
       most = windows.most(c.layer_windows[i])
-      seen += min(context, most or context) * features
+      seen += min(context, most or context, c.index_topk or context) * features
+      seen += context * c.index_heads * c.index_dim / 2  # q . k, no values
   mlp = (2 + c.gated) * c.width
   n_mlps = n_alone or c.layers - len(c.dense_layers)
   own = c.mlp * (c.experts_per_token or 1) + c.shared_mlp
@@ -366,6 +380,8 @@ def _attention_weights(c: Config, stack: str) -> tuple[float, float]:
   out = c.width * (c.kv_rank + c.rope_dim + c.heads * c.value_dim)
   out += c.kv_rank * c.heads * (c.head_dim - c.rope_dim + c.value_dim)
   out += c.q_rank * (c.width + queries) if c.q_rank else c.width * queries
+  out += c.index_heads * (c.q_rank * c.index_dim + c.width)
+  out += c.width * c.index_dim
   return out, c.heads * (c.head_dim + c.value_dim) / 2
 
 

@@ -1,6 +1,7 @@
 """Optimizers by name, learning-rate schedules, and regex masks."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,12 @@ import optax.contrib
 from jaxrl_reason import names, trees
 
 # Weight decay skips vectors: norms, biases, attention sinks, log_decay (A_log)
-# and skip (D) of recurrent layers, and factors of layers and experts.
+# and skip (D) of recurrent layers, and factors of layers and experts. The
+# weights of an indexer have no gradient, and stay as they are.
+INDEXER = r'.*/index/.*'
 NOT_DECAYED = (
   r'.*(norm|bias|sinks|log_decay|skip|positive|negative|factor|_scale)'
+  rf'|{INDEXER}'
 )
 
 
@@ -39,9 +43,10 @@ def projections(params) -> dict:
   """
 
   def leaf(path, x):
-    if path.rpartition('/')[2] not in PROJECTIONS:
+    name = path.rpartition('/')[2]
+    if name not in PROJECTIONS or re.fullmatch(INDEXER, path):
       return None
-    n, m = PROJECTIONS[path.rpartition('/')[2]]
+    n, m = PROJECTIONS[name]
     first = len(x.shape) - n - m
     axes = tuple(range(first, len(x.shape)))
     return optax.contrib.MuonDimensionNumbers(axes[:n], axes[n:])

@@ -78,6 +78,9 @@ FAMILIES = {
     num_hidden_layers=5, head_dim=6, sliding_window=5, logit_scale=0.3
   ),
 }
+# Of four heads, often none has a score above 0, so many scores are equal.
+INDEXED = dict(index_topk=5, index_n_heads=4, index_head_dim=6)
+FAMILIES['deepseek_v32'] = FAMILIES['deepseek_v3'] | INDEXED
 FAMILIES['cohere'] = dict(
   num_hidden_layers=5, head_dim=6, use_qk_norm=True, logit_scale=0.3
 )
@@ -243,6 +246,7 @@ ALIKE = {
   'glm4_moe_lite': dict(num_hidden_layers=6)
   | LATENT
   | {k: v for k, v in DEEP.items() if 'dense' not in k},
+  'glm_moe_dsa': dict(num_hidden_layers=6) | LATENT | DEEP | INDEXED,
   'mixtral': dict(
     num_hidden_layers=5,
     head_dim=6,

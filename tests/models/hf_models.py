@@ -59,6 +59,8 @@ LATENT = dict(
   v_head_dim=10,
   vocab_size=70,
 )
+# So many heads that no two scores are 0: `transformers` chooses any of equals.
+INDEXED = dict(index_topk=16, index_n_heads=16, index_head_dim=6)
 DELTA = dict(
   num_key_value_heads=1,
   head_dim=12,
@@ -297,6 +299,26 @@ CASES = {
       ),
       **DEEP_EXPERTS,
     ),
+  ),
+  'deepseek_v32': (
+    'DeepseekV32',
+    dict(
+      **LATENT,
+      **INDEXED,
+      rope_parameters=dict(
+        rope_type='yarn',
+        factor=4.0,
+        rope_theta=1000.0,
+        mscale=1.0,
+        mscale_all_dim=0.7,
+        original_max_position_embeddings=32,
+      ),
+      **DEEP_EXPERTS,
+    ),
+  ),
+  'glm_moe_dsa': (
+    'GlmMoeDsa',
+    dict(attention_bias=True, **LATENT, **INDEXED, **DEEP_EXPERTS),
   ),
   'qwen3_next': (
     'Qwen3Next',
@@ -562,6 +584,10 @@ for name in ('qwen3_next', 'qwen3_5', 'qwen3_5_moe'):
 ODD_CASES['deepseek_v3'] = dict(
   num_key_value_heads=3, first_k_dense_replace=2, q_lora_rank=None
 )
+ODD_CASES['deepseek_v32'] = dict(
+  num_key_value_heads=3, first_k_dense_replace=2, index_topk=7
+)
+ODD_CASES['glm_moe_dsa'] = dict(num_key_value_heads=3, index_head_dim=9)
 ODD_CASES['glm4_moe_lite'] = dict(num_key_value_heads=3, q_lora_rank=None)
 ODD_CASES['minimax_m2'] = dict(rotary_dim=8)
 ODD_CASES['lfm2'] = dict(

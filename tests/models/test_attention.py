@@ -9,7 +9,13 @@ import pytest
 from small import small_config, small_model
 
 from jaxrl_reason import sharding
-from jaxrl_reason.models.parts import attention, blocked, layers, windows
+from jaxrl_reason.models.parts import (
+  attention,
+  blocked,
+  kernel_choice,
+  layers,
+  windows,
+)
 
 N, T, Q, K, H = 2, 140, 4, 2, 8  # 140: two blocks of 128 once padded
 
@@ -248,7 +254,7 @@ def test_auto_is_the_reference_on_cpu_where_rows_are_short(monkeypatch):
   """One block of queries is the same program; several blocks need less memory
   for scores.
   """
-  assert attention.resolve(config(), T) == 'blocked'
+  assert kernel_choice.resolve(config(), T) == 'blocked'
   inputs_, rows = inputs(), attention.describe(jnp.asarray(LEFT))
 
   def program(kind):
@@ -259,7 +265,7 @@ def test_auto_is_the_reference_on_cpu_where_rows_are_short(monkeypatch):
   monkeypatch.setattr(blocked, 'QUERIES', 140)
   assert program('auto') == program('einsum')
   monkeypatch.setattr(sharding, 'n_context_shards', lambda: 2)
-  assert attention.resolve(config(), T) == 'einsum'
+  assert kernel_choice.resolve(config(), T) == 'einsum'
 
 
 def test_blocks_skip_most_masked_scores():
@@ -300,6 +306,6 @@ def test_auto_on_a_tpu_pads_no_row_to_a_tile(
   """Splash needs tiles of 128. If it is set by name, rows are padded."""
   monkeypatch.setattr(sharding, 'platform', lambda: 'tpu')
   monkeypatch.setattr(sharding, 'n_context_shards', lambda: split)
-  assert attention.resolve(config(), columns) == kernel
+  assert kernel_choice.resolve(config(), columns) == kernel
   asked = config(attention='splash')
-  assert attention.resolve(asked, columns) == 'splash'
+  assert kernel_choice.resolve(asked, columns) == 'splash'

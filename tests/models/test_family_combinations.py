@@ -169,6 +169,10 @@ def test_packed_rows_are_independent(name):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', FAMILIES)
 def test_int8_caches_are_near(name):
+  if config(name).index_topk:
+    with pytest.raises(ValueError, match="cache_dtype='int8' rounds the keys"):
+      built(name, cache_dtype='int8')
+    return
   model, params = built(name, cache_dtype='int8')
   assert 1e-6 < gap(model, params) < 0.3
 
@@ -177,7 +181,8 @@ def test_int8_caches_are_near(name):
 @pytest.mark.parametrize('name', FAMILIES)
 def test_kernels_agree(name):
   model, params = built(name, attention='einsum')
-  blocks, _ = built(name, attention='splash')
+  other = 'blocked' if config(name).index_topk else 'splash'
+  blocks, _ = built(name, attention=other)
   tokens = jax.random.randint(jax.random.key(5), (2, 130), 3, V)
   valid = jnp.arange(130) >= jnp.array([[0], [7]])
 

@@ -8,7 +8,7 @@ import jax, jax.numpy as jnp
 from jax.experimental import topologies
 from jaxrl_reason import sharding
 from jaxrl_reason.models import spec, transformer
-from jaxrl_reason.models.parts import attention
+from jaxrl_reason.models.parts import attention, kernel_choice
 c = transformer.Config(
   vocab=128, layers=2, width=256, mlp=256, heads=4, kv_heads=2,
   head_dim={width}, dtype='bfloat16', remat='full', attention_cap={cap},
@@ -25,7 +25,7 @@ rows = jax.ShapeDtypeStruct(
   (4, 640), jnp.int32, sharding=sharding.row_sharding(mesh))
 loss = lambda p, *rows: model.hidden(p, *rows).astype(jnp.float32).sum()
 with jax.set_mesh(mesh):
-  assert attention.resolve(c, 640) == 'splash'
+  assert kernel_choice.resolve(c, 640) == 'splash'
   compiled = jax.jit(jax.grad(loss)).lower(params, rows, rows).compile()
 text = compiled.as_text()
 print('kernels', text.count('tpu_custom_call'))

@@ -160,6 +160,18 @@ MODELS = {
   'latent': dict(
     kv_heads=4, kv_rank=6, rope_dim=2, value_dim=3, qk_norm=False, layers=2
   ),
+  'indexer': dict(
+    kv_heads=4,
+    kv_rank=6,
+    q_rank=5,
+    rope_dim=2,
+    value_dim=3,
+    qk_norm=False,
+    layers=2,
+    index_topk=4,
+    index_heads=2,
+    index_dim=3,
+  ),
   'delta rule': dict(
     delta_layers=(0, 2),
     delta_heads=2,

@@ -83,6 +83,11 @@ def specs(base: Any, c: Lora) -> dict:
         f'lora.targets={c.targets!r} matches {path}, not a projection: '
         f'choose among {", ".join(weights.N_INPUTS)}'
       )
+    if f'/{weights.INDEX}/' in path:
+      raise ValueError(
+        f'lora.targets={c.targets!r} matches {path}: the weights of an indexer '
+        'have no gradient'
+      )
     adapters |= _pair(path, s, c.rank * c.roles)
   if not adapters:
     raise ValueError(

@@ -34,6 +34,7 @@ from jaxrl_reason.models.families import (
   cohere,
   cohere2,
   deepseek_v3,
+  deepseek_v32,
   dots1,
   ernie4_5,
   falcon_h1,
@@ -46,6 +47,7 @@ from jaxrl_reason.models.families import (
   glm4,
   glm4_moe,
   glm4_moe_lite,
+  glm_moe_dsa,
   gpt_oss,
   granite,
   granitemoehybrid,
@@ -128,6 +130,8 @@ FAMILIES = {
   'qwen3_vl_text': qwen3_vl,
   'qwen3_5_text': qwen3_5,
   'qwen3_5_moe_text': qwen3_5_moe,
+  'deepseek_v32': deepseek_v32,
+  'glm_moe_dsa': glm_moe_dsa,
 }
 # Names that published folders have for a family.
 SAME = {'kimi_k2': 'deepseek_v3'}

@@ -34,6 +34,8 @@ from jaxrl_reason import sharding
 from jaxrl_reason.models.parts import (
   blocked,
   exact_attention,
+  indexer,
+  kernel_choice,
   layers,
   splash,
   stored,
@@ -128,7 +130,7 @@ def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
   keys [N,S].
   """
 
-  def attend(q, k, v, which, sinks=None):
+  def attend(q, k, v, which, sinks=None, index=None):
     (n, t, heads, _), (s, kv) = q.shape, k.shape[1:3]
     # Head-major, so that every product is a plain batched one: with the heads
     # in the middle XLA's CPU backend is 2.3 times slower, mostly backward. Rows
@@ -137,7 +139,7 @@ def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
     q = exact_attention.heads_first(q * scale, kv)
     k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)  # [N,K,S,H]
     scores = einsum32('nkth,nksh->nkts', q, k).reshape(n, kv, -1, t, s)
-    seen = masks(which)[:, None, None]
+    seen = indexer.of_rows(index, masks(which))[:, None, None]
     if sinks is not None:
       sinks = sinks.reshape(kv, -1, 1, 1)
     p = softmax(soft_cap(scores, cap), seen, sinks).astype(v.dtype)
@@ -152,8 +154,12 @@ def _blocked(
 ) -> Callable:
   if rows.segments.shape[1] - start <= blocked.QUERIES:  # one block
     return _einsum(rows, windows, start, scale=scale, cap=cap)
-  how = blocked.How(functools.partial(_block, windows), start, cap)
-  return blocked.attention(rows, how, scale=scale)
+
+  def seen(of, which, first, end):
+    found = _block(windows, of[0], which, first, end)
+    return indexer.of_rows(of[1], found, first - start)
+
+  return blocked.attention(rows, blocked.How(seen, start, cap), scale=scale)
 
 
 def _columns_of(x: jax.Array, first: Any, size: int) -> jax.Array:
@@ -197,10 +203,10 @@ def _exact(
 
 
 def _xla(rows: Rows, windows, start, *, scale, cap, implementation='xla'):
-  del cap  # refused by `check`
+  del cap  # refused by `kernel_choice`
   masks = _masks(rows, windows, start)
 
-  def attend(q, k, v, which, sinks=None):  # refused by `check`
+  def attend(q, k, v, which, sinks=None):  # refused by `kernel_choice`
     options = dict(scale=scale, implementation=implementation)
     mask = masks(which)[:, None]
     return jax.nn.dot_product_attention(q, k, v, mask=mask, **options)
@@ -253,7 +259,7 @@ def _cudnn(
   there = (jnp.arange(t) + first[:, None]) % t
   back = (jnp.arange(t) - first[:, None]) % t
 
-  def of(window, q, k, v, sinks):  # refused by `check`
+  def of(window, q, k, v, sinks):  # refused by `kernel_choice`
     out = jax.nn.dot_product_attention(
       *(layers.reordered(x, there, back) for x in (q, k, v)),
       scale=scale,
@@ -270,12 +276,6 @@ def _cudnn(
   return _by_window(windows, of)
 
 
-# Fields of Config that only einsum and splash support.
-SPECIAL = {
-  'attention_cap': 'soft cap of scores',
-  'sinks': 'attention sinks',
-  'kv_rank': 'values of another width than keys',
-}
 KERNELS = {
   'einsum': _einsum,
   'blocked': _blocked,
@@ -283,65 +283,6 @@ KERNELS = {
   'splash': _splash,
   'cudnn': _cudnn,
 }
-FAST = {'cpu': 'blocked', 'gpu': 'cudnn', 'tpu': 'splash'}  # by platform
-OF_WHOLE_ROWS = 'blocked', 'cudnn'  # kernels whose rows a mesh cannot split
-
-
-def check(kind: str, c: Any) -> None:
-  """Checks that a kernel (or 'auto') supports the attention of Config c.
-
-  Raises:
-    ValueError: names the keys and alternatives.
-  """
-  for name, what in SPECIAL.items():
-    if kind in ('xla', 'cudnn') and getattr(c, name):
-      raise ValueError(
-        f'model.attention={kind!r} does not support {what}, which this model '
-        f'has ({name}={getattr(c, name)}): choose auto, einsum or splash'
-      )
-  if kind == 'cudnn' and not _fits_cudnn(c):
-    raise ValueError(
-      "model.attention='cudnn' needs model.dtype='bfloat16' and a head width "
-      f'that is a multiple of 8 up to 128, not {c.dtype} and '
-      f'{max(c.head_dim, c.wide_head_dim)}: choose auto, einsum or xla'
-    )
-
-
-def _fits_cudnn(c: Any) -> bool:
-  widths = c.head_dim, c.wide_head_dim
-  narrow = all(n % 8 == 0 and n <= 128 for n in widths)
-  plain = not any(getattr(c, name) for name in SPECIAL)
-  return c.dtype == 'bfloat16' and narrow and plain
-
-
-def resolve(c: Any, columns: int) -> str:
-  """Returns the kernel's name for rows of the given number of columns.
-
-  'auto' is the fast kernel of the platform compiled for. Short rows on TPU use
-  einsum, because splash would pad them to a tile (37 tokens with heads 32 wide:
-  14 times their bytes).
-
-  Returns 'exact' if the operations are those of `exact_layers`.
-
-  Raises:
-    ValueError: cudnn or blocked is chosen and a mesh splits rows.
-  """
-  if c.numerics == 'exact':
-    return 'exact'
-  split = sharding.n_context_shards() > 1
-  if c.attention in OF_WHOLE_ROWS and split:
-    raise ValueError(
-      f'model.attention={c.attention!r} computes whole rows, but config.mesh '
-      'splits them over a context axis: choose auto, einsum or xla'
-    )
-  if c.attention != 'auto':
-    return c.attention
-  fast = FAST.get(sharding.platform(), 'einsum')
-  short = fast == 'splash' and columns <= splash.LANES and not split
-  unfit = fast == 'cudnn' and not _fits_cudnn(c)
-  if short or unfit or fast in OF_WHOLE_ROWS and split:
-    return 'einsum'
-  return fast
 
 
 def _of_gradients(c: Any, rows: Rows) -> Callable:
@@ -375,8 +316,8 @@ def between(
 def make(
   rows: Rows, c: Any, windows: tuple[int, ...], start: int = 0
 ) -> Callable:
-  """Builds attend(q [N,T-start,Q,H], k, v [N,T,K,H], which, sinks [Q] or None)
-  -> [N,T-start,Q,H] for Config c.
+  """Builds attend(q [N,T-start,Q,H], k, v [N,T,K,H], which, sinks [Q] or None,
+  `indexer.Index` or None) -> [N,T-start,Q,H] for Config c.
 
   Args:
     windows: the distinct ones, see `windows`. splash and cudnn measure those
@@ -384,16 +325,24 @@ def make(
       segment has no holes.
     start: column of the first query.
   """
-  name = resolve(c, rows.segments.shape[1])
+  name = kernel_choice.resolve(c, rows.segments.shape[1])
   how = dict(scale=c.score_scale, cap=c.attention_cap)
   if name == 'exact':
     how |= dict(cache_dtype=c.cache_dtype, fast=_of_gradients(c, rows))
     attend = _exact(rows, windows, start, **how)
   else:
     attend = KERNELS[name](rows, windows, start, **how)
-  if sharding.n_context_shards() == 1:
-    return attend
-  gathered = sharding.gathered
-  return lambda q, k, v, which, sinks=None: attend(
-    q, gathered(k), gathered(v), which, sinks
-  )
+  more = rows.segments.shape[1] > c.index_topk  # keys than an indexer chooses
+
+  def on_shards(q, k, v, which, sinks=None, index=None):
+    k, v = (_whole(x) for x in (k, v))
+    if index is None or not more:
+      return attend(q, k, v, which, sinks)
+    index = index.replace(keys=_whole(index.keys))
+    return attend(q, k, v, which, sinks, index)
+
+  return on_shards
+
+
+def _whole(x: jax.Array) -> jax.Array:
+  return sharding.gathered(x) if sharding.n_context_shards() > 1 else x

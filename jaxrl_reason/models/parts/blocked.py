@@ -67,29 +67,29 @@ def over(loops: list, f: Callable) -> jax.Array:
 class How(NamedTuple):
   """Static settings of blocked attention."""
 
-  # (rows, which, first, end) -> bool [N,end - first,end], the keys before
-  # column `end` that each query from column `first` to `end` attends to.
+  # ((rows, index), which, first, end) -> bool [N,end - first,end], the keys
+  # before column `end` that each query from column `first` to `end` attends to.
   seen: Callable
   start: int  # column of the first query
   cap: float  # soft cap of the scores; 0: none
 
 
 def attention(rows: Any, how: How, *, scale: float) -> Callable:
-  """Builds attend(q [N,T-start,Q,H], k, v [N,T,K,H], which, sinks [Q] or None)
-  -> [N,T-start,Q,H].
+  """Builds attend(q [N,T-start,Q,H], k, v [N,T,K,H], which, sinks [Q] or None,
+  index) -> [N,T-start,Q,H].
 
   Args:
-    rows: argument of `how.seen`.
+    rows: argument of `how.seen`, with the index.
   """
 
-  def attend(q, k, v, which, sinks=None):
+  def attend(q, k, v, which, sinks=None, index=None):
     (n, t, heads, width), kv = q.shape, k.shape[2]
     # Head-major, for the reason given in `attention._dense`.
     q = (q * scale).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
     k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)  # [N,K,S,H]
     if sinks is not None:
       sinks = sinks.astype(jnp.float32).reshape(kv, -1, 1, 1)
-    out = _attend(how, q, k, v, sinks, rows, which)
+    out = _attend(how, q, k, v, sinks, (rows, index), which)
     return out.reshape(n, heads, t, -1).swapaxes(1, 2)
 
   return attend

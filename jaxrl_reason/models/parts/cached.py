@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.models.parts import attention, exact_attention
+from jaxrl_reason.models.parts import exact_attention, kernel_choice
 from jaxrl_reason.models.parts.layers import MASKED, einsum32, soft_cap
 from jaxrl_reason.models.parts.splash import LANES
 
@@ -49,7 +49,7 @@ def pays(c: Any, rows: int, columns: int) -> bool:
   """Returns whether the kernel should read a cache of that many rows and
   columns: on TPU a large one; elsewhere, interpreted, only if chosen by name.
   """
-  if attention.resolve(c, columns) != 'splash':
+  if kernel_choice.resolve(c, columns) != 'splash':
     return False
   if sharding.platform() != 'tpu':
     return True

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import sharding
-from jaxrl_reason.models.parts import attention, cached
+from jaxrl_reason.models.parts import cached, kernel_choice
 
 
 def fits(c: Any) -> bool:
   """Returns whether cuDNN can read the model's cache: on one GPU, if cuDNN also
   computes attention of whole rows and the cache has the model's dtype.
   """
-  by_cudnn = sharding.is_own_device() and attention.resolve(c, 0) == 'cudnn'
+  by_cudnn = sharding.is_own_device() and kernel_choice.resolve(c, 0) == 'cudnn'
   return by_cudnn and c.cache_dtype == 'model'
 
 
@@ -59,7 +59,7 @@ def attend(
   share keys are passed as tokens, so that the kernel reads each key once.
 
   Args:
-    cap, sinks: not supported (`attention.check`).
+    cap, sinks: not supported (`kernel_choice.check`).
     kernel: see `kernel`.
   """
   del cap, sinks

@@ -331,7 +331,7 @@ def rotate(x: jax.Array, cos, sin, *, interleaved: bool = False) -> jax.Array:
 # Parts of Gemma 3n, Gemma 4 and Llama 4, whose results are not compared between
 # programs.
 UNTESTED = 'wide_layers', 'reading_layers', 'layer_inputs', 'value_norm'
-UNTESTED += 'layer_factor', 'expert_norms', 'expert_inputs'
+UNTESTED += 'layer_factor', 'expert_norms', 'expert_inputs', 'index_topk'
 UNTESTED += 'streams', 'low_rank', 'mlp_sparsity'
 
 

@@ -17,14 +17,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.models.parts import layers
+from jaxrl_reason.models.parts import indexer, layers
 
 EPS = 1e-6  # of the norms in here, independent of the model's
 
 
-def heads_of(x: jax.Array, p: dict, c: Any, angles) -> tuple:
+def heads_of(x: jax.Array, p: dict, c: Any, angles) -> tuple[tuple, dict]:
   """Computes q [...,Q,H], and the cached row of a token, [...,1,R + W] of rank
   R and W rotated features, from x [...,D].
+
+  Returns:
+    ((q, row), {}); with an indexer ((q, row, its key [...,1,I]), {'index': the
+    other inputs of its choice}).
   """
 
   def turned(y, n):
@@ -32,16 +36,20 @@ def heads_of(x: jax.Array, p: dict, c: Any, angles) -> tuple:
     part = c.ops.rotate(part, *angles[:2], interleaved=c.rope_interleaved)
     return jnp.concatenate([plain, part], axis=-1)
 
-  q = x
+  low = x
   if 'q_down' in p:
-    q = c.ops.dense(x, p['q_down'], p.get('q_down_bias'))
-    q = c.ops.rms_norm(q, p['q_down_norm'], EPS)
-  q = c.ops.dense(q, p['q_up' if 'q_down' in p else 'q'])
+    low = c.ops.dense(x, p['q_down'], p.get('q_down_bias'))
+    low = c.ops.rms_norm(low, p['q_down_norm'], EPS)
+  q = c.ops.dense(low, p['q_up' if 'q_down' in p else 'q'])
   kept = c.ops.dense(x, p['kv_down'], p.get('kv_down_bias'))
   row, part = jnp.split(kept, [c.kv_rank], axis=-1)
   row = c.ops.rms_norm(row, p['kv_down_norm'], EPS)
   kept = jnp.concatenate([row, part], axis=-1)[..., None, :]
-  return turned(q, c.head_dim - c.rope_dim), turned(kept, c.kv_rank)
+  heads = turned(q, c.head_dim - c.rope_dim), turned(kept, c.kv_rank)
+  if not c.index_topk:
+    return heads, {}
+  index, key = indexer.of_tokens(x, low, p['index'], c, angles)
+  return (*heads, key), {'index': index}
 
 
 def expanded(kept: jax.Array, up, c: Any) -> tuple[jax.Array, jax.Array]:
@@ -68,12 +76,20 @@ def opened(out: jax.Array, up, c: Any) -> jax.Array:
   return c.ops.contracted('...qr,rqu->...qu', sums, values)
 
 
-def attended(kernel: Callable, q, kv, up, which, c: Any, **sinks):
-  """Computes attention of whole rows with keys and values kv, or with the one
-  cached row of latent attention.
+def attended(
+  kernel: Callable, q, kv, up, which, c: Any, index=None, few=False, **sinks
+):
+  """Computes attention of whole rows with keys and values kv, or with the
+  cached rows of latent attention.
+
+  Args:
+    index: of the queries, with the keys of an indexer after the rows; or None.
+    few: multiply queries with the rows, as decoding does.
   """
   if up is None:
     return kernel(q, *kv, which, **sinks)
-  if c.numerics == 'exact':  # as `decoding` does
-    return opened(kernel(absorbed(q, up, c), *kv * 2, which), up, c)
-  return kernel(q, *expanded(*kv, up, c), which)
+  row, *keys = kv
+  own = {} if index is None else {'index': index.replace(keys=keys[0])}
+  if few or c.numerics == 'exact':  # the second as `decoding` does
+    return opened(kernel(absorbed(q, up, c), row, row, which, **own), up, c)
+  return kernel(q, *expanded(row, up, c), which, **own)

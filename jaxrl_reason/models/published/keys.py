@@ -6,6 +6,7 @@ from jaxrl_reason.models.config import Config
 
 SLIDING, FULL = 'sliding_attention', 'full_attention'
 CHUNKED = 'chunked_attention'
+INDEXED = 'indexed_attention'  # to keys that an indexer chooses
 LINEAR = 'linear_attention'  # the gated delta rule, or Mamba-2
 # Older names of kinds of layers.
 RENAMED = {'mamba': LINEAR, 'attention': FULL}
@@ -109,12 +110,13 @@ def check_layer_types(h: dict, c: Config) -> None:
     other = LINEAR if c.delta_key_dim else CONV
     window = CHUNKED if min(c.layer_windows) < 0 else SLIDING
     known = (other if c.delta_layers else window, FULL)
+    known = (INDEXED,) if c.index_topk else known
     if RENAMED.get(kind, kind) not in known:
       raise ValueError(
         f'config.json: layer_types[{i}]={kind!r} is not supported: choose '
         f'{" or ".join(known)}'
       )
-    if c.delta_layers:
+    if c.delta_layers or c.index_topk:
       continue
     if (kind != FULL) != bool(c.layer_windows[i]):
       raise ValueError(

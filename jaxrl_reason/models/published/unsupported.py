@@ -11,7 +11,6 @@ ENCODER = 'encoders are not supported, only causal language models'
 FAMILIES = {
   'bert': ENCODER,
   'deepseek_v2': LATENT,
-  'deepseek_v32': LATENT,
   'falcon_mamba': RECURRENT,
   'gpt2': LAYER_NORM,
   'gpt_neox': LAYER_NORM,
@@ -39,7 +38,8 @@ SIGNS = {
   'layer_norm_eps': LAYER_NORM,
   'mamba_d_state': RECURRENT,
   'ssm_cfg': RECURRENT,
-  'index_topk': 'attention to chosen tokens is not supported',
+  'index_topk': 'attention to chosen tokens is supported only for '
+  'deepseek_v32 and glm_moe_dsa',
 }
 
 
