@@ -284,6 +284,7 @@ class Outcomes:
   answer_id: jax.Array | None = None  # i32 [N]
   is_demo: jax.Array | None = None  # bool [N], a reference solution
   is_hinted: jax.Array | None = None  # bool [N], began with a hint
+  is_past: jax.Array | None = None  # bool [N], sampled by a past version
 
   @property
   def own(self) -> jax.Array:
@@ -291,16 +292,14 @@ class Outcomes:
     without a hint or a demonstration. Solve rates count only these.
     """
     own = self.reward_valid
-    for with_help in (self.is_demo, self.is_hinted):
-      own = own if with_help is None else own & ~with_help
+    for other in (self.is_demo, self.is_hinted, self.is_past):
+      own = own if other is None else own & ~other
     return own
 
 
 @struct.dataclass
 class Account:
-  """Statistics of every generated completion, for sources that train on a
-  subset (filters) or on more (replay).
-  """
+  """Statistics of every generated completion, trained on or not."""
 
   seen: Outcomes  # [r,N], r rounds at most; zeros for rounds that did not run
   ran: jax.Array  # bool [r], rounds that were run

@@ -246,6 +246,7 @@ class FusedSource:
       found = found.replace(account=account.replace(metrics=metrics))
     if players is not None:
       account = group_arrays.account(found)
+      account = league_lib.account(account, players['is_past'])
       more = league_lib.metrics(players, rollout, step)
       found = found.replace(account=account.replace(metrics=more))
     if self.demos:

@@ -11,16 +11,17 @@ import pytest
 from small import small_model
 
 from jaxrl_reason import envs, sharding
-from jaxrl_reason.base import Prompts, TrainState, Trajectories
+from jaxrl_reason.base import Prompts, Reward, TrainState, Trajectories
 from jaxrl_reason.batch import make_batch, rows_of
 from jaxrl_reason.envs import two_players
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
-from jaxrl_reason.rollouts import league, turns
+from jaxrl_reason.rollouts import fused, league, progress, turns
 
 B, G, P, C, MOST = 4, 8, 4, 18, 7
 WORDS = [b'', b'', *[c.encode() for c in [*'0123456789>;', '1;', '2;']]]
 STOP = jnp.array([1, -1])
+LIMITS = dict(most=MOST, tokens=3, observation=3, chunk=0, weight=1.0)
 VALID = np.arange(P) >= P - np.array([[3], [2], [4], [4]])
 
 
@@ -135,8 +136,7 @@ def biased(model):
 
 def play(model, params, **static):
   env = envs.ENVS['subtraction']
-  limits = dict(most=MOST, tokens=3, observation=3, chunk=0, weight=1.0)
-  how, prompts = turns.make(env, Toy(), **limits), asked()
+  how, prompts = turns.make(env, Toy(), **LIMITS), asked()
 
   def f(params):
     return turns.generate(
@@ -294,6 +294,38 @@ def test_a_version_plays_its_rows_with_its_own_weights():
     got = play(both, players)
   np.testing.assert_array_equal(got.tokens, raw.tokens)
   np.testing.assert_allclose(got.logp, raw.logp, atol=1e-5)
+
+
+def test_statistics_of_the_policy_leave_versions_out():
+  """The games that a version wins change no solve rate."""
+  model, params = small()
+  part, memory = versions(model, params, 2)
+  how = turns.make(envs.ENVS['subtraction'], Toy(), **LIMITS)
+
+  def reward(rollout, answers, control=None):
+    total = jnp.nansum(rollout.episode.reward, axis=1)
+    return Reward(total, total[:, None], total <= 1)
+
+  gen = fused.Generation(league.of_two(model), G, C, turns=how)
+  source, key = fused.FusedSource(gen, reward, league=part), jax.random.key(7)
+
+  @jax.jit
+  def play(params):
+    control = {league.NAME: memory}
+    given = asked(), key, jnp.int32(0), Sampling.make(), STOP
+    return source(params, control, *given)
+
+  seen = play(params).account.seen
+  key = fused.key_of(key, 0, 'league')
+  is_past = part.players(params, memory, key, B * G)['is_past']
+  np.testing.assert_array_equal(seen.own[0], ~is_past)
+  lost = jnp.where(is_past[:, None], -seen.reward_parts, seen.reward_parts)
+  before = progress.Progress(False).init()
+  rates = [
+    progress.observe(before, x)['solve_rate']
+    for x in (seen, seen.replace(reward_parts=lost))
+  ]
+  assert rates[0] == rates[1] > 0
 
 
 def test_without_a_version_the_policy_plays_alone():

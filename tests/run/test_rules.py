@@ -43,7 +43,8 @@ ASKED = {'rl.rewards.judge': dict(reward='verdict', kwargs=dict(ask='?'))}
 VERDICT = {'rl.loss.sft_on': 'verdict', 'rl.loss.sft_coef': 0.3}
 NOVELTY = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.1)}
 PROPOSE = {'rl.propose': '?'}
-LEAGUE = {'rl.turns.env': 'subtraction', 'rl.league.share': 0.5}
+GAME = {'rl.turns.env': 'subtraction', 'rl.league.share': 0.5}
+LEAGUE = GAME | {'rl.algorithm': 'reinforce'}
 ROLES = {'lora.rank': 2, 'rl.role_adapters': True, 'stages': ('rl',)}
 OF_GAME = ROLES | {'rl.turns.env': 'subtraction'}
 TWO = {'sampler_mesh': (1, 4, 1)}
@@ -561,9 +562,11 @@ EXAMPLES = [
   (QUEUE | RLOO, "rl.staleness=2: rl.loss.policy='log_likelihood'"),
   ({'rl.league.share': 0.5}, "rl.league.share=0.5: rl.turns.env='' is no game"),
   ({'rl.league.every': 2}, 'rl.league.every=2 has no effect without'),
+  (GAME | {'rl.algorithm': 'grpo'}, "share=0.5: rl.loss.advantage='gr"),
+  (GAME | RLOO, 'share=0.5: rl.loss.advantage=.*rows of past versions too'),
   (LEAGUE | {'rl.replay_routes': True}, 'replay_routes=True and rl.league.sh'),
   (
-    LEAGUE | {'rl.algorithm': 'echo'},
+    LEAGUE | {'rl.algorithm': 'echo', 'rl.loss.advantage': 'reinforce'},
     "sft_on='observations' and rl.league.sha",
   ),
   (
@@ -622,7 +625,7 @@ EXAMPLES = [
   (OF_GAME | {'rl.algorithm': 'ppo'}, 'a critic reads rows without their role'),
   (OF_GAME | NOVELTY, 'rewards.far and rl.role_adapters=True: a reward of hid'),
   (OF_GAME | {'model.numerics': 'exact'}, "numerics='exact' and rl.role_ad"),
-  (OF_GAME | {'rl.league.share': 0.5}, 'share=0.5 and rl.role_adapters=True'),
+  (OF_GAME | LEAGUE, 'share=0.5 and rl.role_adapters=True'),
   (OF_GAME | {'rl.padding': 'shared:1'}, "'shared:1' and rl.role_adapters=T"),
   (OF_GAME | {'rl.probe.rate': 0.1}, 'rate=0.1 and rl.role_adapters=True'),
   (OF_GAME | {'rl.replay_routes': True}, 'routes=True and rl.role_adapters'),

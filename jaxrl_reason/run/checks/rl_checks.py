@@ -204,12 +204,21 @@ def likelihood_rules(c: RL, objective: losses.Objective) -> rules.Rows:
 
 
 def role_rules(c: RL, objective: losses.Objective) -> rules.Rows:
-  """Refuses running baselines of roles beside those of groups."""
-  advantage, s = objective.advantage, objective
+  """Refuses running baselines of roles, and past versions as players, beside
+  baselines of groups.
+  """
+  s, share = objective, c.league.share
   apart = s['advantage'] == 'segments' and s['segment_baseline'] == 'none'
+  of_group = 'group' in objective.advantage.reads and not apart
   return (
     (
-      c.role_decay and 'group' in advantage.reads and not apart,
+      share and turns.is_game(c) and of_group,
+      f'rl.league.share={share}: rl.loss.advantage={s["advantage"]!r} has a '
+      'baseline of the group, which has the rows of past versions too; set it '
+      'to reinforce, and rl.role_decay to a decay such as 0.95',
+    ),
+    (
+      c.role_decay and of_group,
       f'rl.role_decay={c.role_decay}: rl.loss.advantage={s["advantage"]!r} '
       'subtracts a baseline of the group as well; set it to reinforce, or with '
       "rl.turns.env='chain' to segments and rl.loss.segment_baseline to none",
