@@ -40,6 +40,10 @@ FREES, SHARES = 1, 2  # kinds of events; 0 allocates
 REQUEST, ERROR = 'request.pickle', 'error.pickle'
 
 
+class NotBuilt(RuntimeError):
+  """Another process cannot build the program: it uses code of a recipe."""
+
+
 def measure(
   make: Callable[..., jax.stages.Lowered],
   args: tuple,
@@ -56,6 +60,7 @@ def measure(
 
   Raises:
     DoesNotFit: the buffers exceed the memory of a chip.
+    NotBuilt: only this process can build the program.
   """
   start = time.monotonic()
   with tempfile.TemporaryDirectory() as name:
@@ -84,9 +89,12 @@ def _compile(folder: pathlib.Path, make, args: tuple) -> None:
   """Compiles in another process, until the folder has the buffers or an error.
 
   Raises:
-    RuntimeError: the process ended with neither.
+    NotBuilt: the process ended with neither.
   """
-  (folder / REQUEST).write_bytes(pickle.dumps((make, args)))
+  try:
+    (folder / REQUEST).write_bytes(pickle.dumps((make, args)))
+  except (pickle.PicklingError, AttributeError, TypeError) as e:
+    raise NotBuilt(str(e)) from e
   command = f'from {__name__} import main; main({str(folder)!r})'
   paths = os.pathsep.join(p for p in sys.path if p)
   process = subprocess.Popen(
@@ -107,7 +115,8 @@ def _compile(folder: pathlib.Path, make, args: tuple) -> None:
     process.kill()
     process.wait()
   if process.returncode not in (0, -signal.SIGKILL):
-    raise RuntimeError(f'the compiling process failed: {errors[-2000:]}')
+    lines = errors.strip().splitlines() or [f'exit code {process.returncode}']
+    raise NotBuilt(lines[-1])
 
 
 def main(name: str) -> None:

@@ -153,6 +153,13 @@ class Planner:
         found = compiled_buffers.measure(lowered, args, *given)
     except described.DoesNotFit as e:
       return plan_table.no_room(e, phase.state)
+    except compiled_buffers.NotBuilt as e:
+      self.say(
+        'compiling to the end, which takes longer, as another process cannot '
+        f'read this recipe: {str(e):.80}'
+      )
+      self.code = True
+      return self._compiled(phase, parts)
     what = f'{phase.name} ({parts.shape.layers} layers)'
     self.say(f'{what}: compiled in {found.compile_s:.0f} s')
     return plan_table.phase_facts(found, self.machine, mesh)

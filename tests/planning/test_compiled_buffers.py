@@ -11,8 +11,11 @@ import jax.numpy as jnp
 import pytest
 
 from jaxrl_reason import sharding
+from jaxrl_reason.config import Run
 from jaxrl_reason.planning import compiled_buffers as buffers
 from jaxrl_reason.planning import described_model as described
+from jaxrl_reason.planning import plan_table
+from jaxrl_reason.planning.planner import Planner
 
 HLO = """HloModule jit_f, input_output_alias={ {0}: (0, {}, may-alias) }
 
@@ -135,6 +138,31 @@ def test_a_compiler_that_writes_other_files_compiles_to_the_end(monkeypatch):
   assert buffers.measure(Program, (), *phase()) == 'to the end'
 
 
-def test_the_error_of_the_other_process_is_raised():
-  with pytest.raises(RuntimeError, match='int.*no attribute .compile'):
+def test_programs_that_only_this_process_can_build_are_not_built():
+  with pytest.raises(buffers.NotBuilt, match='int.*no attribute .compile'):
     buffers.measure(int, (), *phase())
+  with pytest.raises(buffers.NotBuilt, match='lambda'):
+    buffers.measure(lambda: None, (), *phase())
+
+
+def test_a_planner_compiles_these_to_the_end(monkeypatch):
+  """The task of a recipe is registered in this process alone."""
+  said, whole = [], types.SimpleNamespace(compile_s=1.0)
+
+  def refuse(*_):
+    raise buffers.NotBuilt("data.name='largest': choose one of gsm8k")
+
+  monkeypatch.setattr(buffers, 'measure', refuse)
+  monkeypatch.setattr(described, 'measure', lambda *_: whole)
+  monkeypatch.setattr(plan_table, 'phase_facts', lambda found, *_: found)
+  planner = object.__new__(Planner)  # without the compiler of a TPU
+  machine = types.SimpleNamespace(slices=1)
+  vars(planner).update(code=False, say=said.append, machine=machine)
+  vars(planner).update(topology='v5e:1x1', model='')
+  made = phase()[0]
+  made.mesh = None
+  parts = types.SimpleNamespace(
+    config=Run(), mesh=None, shape=types.SimpleNamespace(experts=0, layers=2)
+  )
+  assert planner._compiled(made, parts) is whole and planner.code
+  assert 'largest' in said[0]
