@@ -98,7 +98,8 @@ def segments(
     node = parent = jnp.zeros(togo.shape, jnp.int32)
   else:
     node = _segment_nodes(node_ids, ids, inside, present)
-    parent = _of_parent(node, node, present, -1 - jnp.asarray(group))
+    with_token = present & (node > 0)
+    parent = _of_parent(node, node, with_token, -1 - jnp.asarray(group))
 
   def column(r, there, node, parent):
     if node_ids is None:

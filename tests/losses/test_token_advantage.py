@@ -163,6 +163,8 @@ def test_rows_that_share_no_turn_are_compared_as_without_a_tree():
   turn = jnp.asarray(r.normal(size=(6, 3)))
   turn = turn.at[1, 2].set(nan).at[2, 1:].set(nan).at[4, 0].set(nan)
   ids = jnp.broadcast_to(jnp.array([0, 1, 1, 2]), (6, 4))
+  # A player who waits in the last turn has its reward, but no token there.
+  ids = ids.at[0, 3].set(1).at[5, 3].set(1)
   group = jnp.array([3, 3, 3, 8, 8, 8])
   given = jnp.asarray(r.normal(size=6)), group, turn, ids, jnp.ones((6, 4))
   node = jnp.broadcast_to(jnp.arange(1, 7)[:, None], (6, 4))
