@@ -116,7 +116,9 @@ class Loop:
   def _steps_left(self) -> int:
     """Counts the steps to the next line of metrics or the stage's end."""
     c, k = self.config, self.stage.steps_per_dispatch
-    n = c.log_every - self.begun.steps % c.log_every
+    # Counted from the stage's start, since saves and evaluations are due at
+    # multiples of log_every. A resume may begin between two of them.
+    n = c.log_every - self.done % c.log_every
     n = min(n, self._own.steps - self.done)
     if n % k:
       raise ValueError(
@@ -226,7 +228,8 @@ class Loop:
     save = save or owed
     if save or near:
       keep = self.checkpoints.save if save else self.checkpoints.save_near
-      self.save(state, keep, owes_evaluation=owed, reached=reached)
+      loss = {'nll': self.journal.nll} if reached else {}
+      self.save(state, keep, owes_evaluation=owed, reached=reached, **loss)
     if save or due or near:
       self.journal.paused()
 
@@ -274,11 +277,13 @@ class Loop:
 
 def ended(planned: staging.Planned, record: dict) -> bool:
   """Returns whether the stage of a checkpoint's record is over. A stage whose
-  `steps` was increased since then continues.
+  `steps` was increased, or `stop_loss` reduced, since then continues.
   """
   if not record['finished']:
     return False
   c = planned.config[planned.kind]
-  # Older records lack `reached`: there a stop_loss may have ended the stage.
-  reached = record.get('reached', bool(getattr(c, 'stop_loss', 0.0)))
+  limit = getattr(c, 'stop_loss', 0.0)
+  # Older records lack `reached`, or the `nll` that reached the stop_loss.
+  reached = limit > 0 and record.get('reached', True)
+  reached = reached and record.get('nll', limit) <= limit
   return reached or record['done'] >= c.steps

@@ -129,6 +129,95 @@ def test_reduced_steps_are_seen_in_the_record(
   assert (place.record, place.state) == (record, 'state')
 
 
+@pytest.mark.parametrize(
+  'stop_loss, facts, ended',
+  [
+    (0.5, {'reached': True, 'nll': 0.4}, True),
+    (0.4, {'reached': True, 'nll': 0.4}, True),
+    (0.3, {'reached': True, 'nll': 0.4}, False),
+    (0.0, {'reached': True, 'nll': 0.4}, False),
+    (0.5, {'reached': False}, False),
+    (0.5, {'reached': True}, True),  # of older records
+    (0.5, {}, True),
+    (0.0, {}, False),
+  ],
+)
+def test_a_stage_is_over_while_its_loss_is_below_the_present_stop_loss(
+  stop_loss, facts, ended
+):
+  section = Config(steps=9, stop_loss=stop_loss)
+  planned = types.SimpleNamespace(config=Config(sft=section), kind='sft')
+  record = {'stage': 0, 'done': 4, 'finished': True} | facts
+  assert loop.ended(planned, record) == ended
+
+
+def in_intervals(own):
+  """Replaces the steps of a loop; returns the steps of (lines, saves,
+  evaluations), and the facts of the saves.
+  """
+  lines, saves, evaluations, told = [], [], [], []
+
+  def interval(state, n):
+    own.done, own.begun = own.done + n, type(own.begun)()
+    lines.append(own.done)
+    own.boundary(state, False)
+
+  def save(state, keep, **facts):
+    saves.append(own.done)
+    told.append(facts)
+
+  own.interval, own.save = interval, save
+  own.evaluate = lambda state: evaluations.append(own.done) or True
+  own.flush = own.rollouts.flush = own.journal.paused = lambda: None
+  own.journal.complete = lambda: None
+  own.checkpoints.near_due = lambda step: False
+  own.checkpoints.save = 'the workdir'
+  return lines, saves, evaluations, told
+
+
+def configured(own, kind, steps, log_every, every, **section):
+  own.kind, own.stage.steps_per_dispatch = kind, 1
+  own.config.log_every = log_every
+  own.config.checkpoint = own.config.eval = Config(every=every)
+  setattr(own.config, kind, Config(steps=steps, **section))
+
+
+@pytest.mark.parametrize(
+  'done, begun, log_every, saves',
+  [
+    (0, 0, 10, [50, 100, 150, 200, 250, 300]),  # from the start
+    (100, 0, 10, [150, 200, 250, 300]),  # after a save
+    (103, 3, 10, [150, 200, 250, 300]),  # after a signal
+    (215, 0, 10, [250, 300]),  # after the end, when steps was 215
+    (215, 0, 25, [250, 300]),  # log_every was 5
+    (203, 3, 25, [250, 300]),  # log_every was 10
+  ],
+)
+def test_saves_are_at_multiples_of_every_after_any_resume(
+  made, done, begun, log_every, saves
+):
+  own, _ = made
+  configured(own, 'rl', 300, log_every, 50)
+  lines, saved, evaluated, _ = in_intervals(own)
+  record = {'finished': False, 'begun': {'steps': begun}}
+  place = loop.Place(done=done, total=done, record=record)
+  own.run(None, place)
+  assert lines == [n for n in range(done + 1, 301) if n % log_every == 0]
+  assert (saved, evaluated[not done :]) == (saves, saves)
+
+
+def test_a_record_has_the_loss_that_ended_its_stage(made):
+  own, _ = made
+  configured(own, 'sft', 100, 10, 10, stop_loss=0.5)
+  *_, told = in_intervals(own)
+  losses = iter([0.7, 0.4])
+  own.flush = lambda: setattr(own.journal, 'nll', next(losses, 0.4))
+  own.journal.nll = 9.0
+  own.run(None, loop.Place(total=1))
+  ends = [(facts['reached'], facts.get('nll')) for facts in told]
+  assert ends == [(False, None), (True, 0.4)]
+
+
 @pytest.mark.parametrize('done, at', [(2, None), (4, 6), (6, 6)])
 def test_the_end_of_a_reduced_stage_serves_later_stages(done, at):
   config = Config(rl=Config(steps=4))
