@@ -193,7 +193,7 @@ def local_folder(flag: str, text: str) -> pathlib.Path:
   Raises:
     ValueError: it is empty, in an object store, or a file.
   """
-  path = pathlib.Path(text)
+  path = pathlib.Path(os.path.expanduser(text))
   if not text or '://' in text or path.is_file():
     raise ValueError(f'{flag}={text}: must be a folder on this machine')
   return path
@@ -218,7 +218,7 @@ def folder(flag: str, text: str) -> 'epath.Path':
   """
   from etils import epath
 
-  path = epath.Path(text)
+  path = epath.Path(os.path.expanduser(text))
   if not text or ('://' not in text and path.is_file()):
     raise ValueError(f'{flag}={text}: must be a folder')
   return path

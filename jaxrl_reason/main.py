@@ -13,7 +13,9 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from jaxrl_reason import command
+from jaxrl_reason import command, ranges
+
+RANGES = {'join_timeout_s': ranges.COUNT, 'heartbeat_s': ranges.COUNT}
 
 
 def parser() -> command.Parser:
@@ -53,6 +55,7 @@ def run(a: argparse.Namespace) -> None:
 
   logging.set_verbosity(logging.WARNING)
   with command.one_line():
+    ranges.check(vars(a), RANGES, '--')
     config = config_lib.load(a.config, a.changes)
   from jaxrl_reason.rollouts.host import RewardFailed
   from jaxrl_reason.run import train

@@ -377,7 +377,7 @@ def disown(workdir: epath.Path) -> None:
 
 def _made(folder: str) -> pathlib.Path:
   """Creates the folder for all runs of this user on this host."""
-  given = os.path.expandvars(folder)
+  given = os.path.expanduser(os.path.expandvars(folder))
   if '$' in given:
     raise ValueError(
       f'checkpoint.emergency_dir={folder!r}: a variable of it is not in the '

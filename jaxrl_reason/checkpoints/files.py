@@ -35,10 +35,12 @@ def is_remote(path: epath.PathLike) -> bool:
 
 def absolute(path: epath.PathLike) -> epath.Path:
   """Returns a path that does not depend on the working folder, as orbax
-  needs.
+  needs; ~ is the user's home.
   """
   path = epath.Path(path)
-  return path if is_remote(path) else epath.Path(os.path.abspath(path))
+  if is_remote(path):
+    return path
+  return epath.Path(os.path.abspath(os.path.expanduser(path)))
 
 
 @contextlib.contextmanager
@@ -57,7 +59,7 @@ def new_folder(flag: str, target: str | os.PathLike) -> Iterator[pathlib.Path]:
   """
   if is_remote(target):
     raise ValueError(f'{flag}={target}: must be a folder on this machine')
-  target = pathlib.Path(os.path.abspath(target))
+  target = pathlib.Path(absolute(target))
   if target.exists() and any(target.iterdir()):
     raise FileExistsError(f'{flag}={target} is not empty')
   unfinished = target.with_name(f'.{target.name}.unfinished')

@@ -210,6 +210,13 @@ def begin(
   return kept
 
 
+def forget(workdir: epath.Path) -> None:
+  """Removes the small files of `begin`, so that it reads the model anew."""
+  (workdir / HF_CONFIG).unlink(missing_ok=True)
+  if (workdir / FOLDER / SOURCE).exists():
+    (workdir / FOLDER).rmtree()
+
+
 def copy_small(folder, target, without: tuple[str, ...] = ()) -> None:
   """Copies the small files of a folder: tokenizer, templates, terms.
 

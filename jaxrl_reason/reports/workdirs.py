@@ -16,6 +16,8 @@ from etils import epath
 from jaxrl_reason.reports import metrics_file
 
 T = TypeVar('T')
+# Files of which every run that has begun has some.
+MARKS = ('config.json', 'metrics.jsonl', 'metrics', 'events.jsonl')
 
 
 @dataclasses.dataclass
@@ -68,10 +70,9 @@ def read(path: epath.PathLike, name: str = '') -> Run:
     ValueError: the folder has no file of a run.
   """
   path = epath.Path(path)
-  marks = ('config.json', 'metrics.jsonl', 'metrics', 'events.jsonl')
-  if not any((path / mark).exists() for mark in marks):
+  if not any((path / mark).exists() for mark in MARKS):
     raise ValueError(
-      f'{path} is no workdir (it has none of {", ".join(marks)}) and no '
+      f'{path} is no workdir (it has none of {", ".join(MARKS)}) and no '
       'evaluation (no folder answers)'
     )
   told = metrics_file.read(path) if metrics_file.exists(path) else []

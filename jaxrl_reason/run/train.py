@@ -14,10 +14,11 @@ from etils import epath
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import TrainState
-from jaxrl_reason.checkpoints import emergency, files, manager
+from jaxrl_reason.checkpoints import emergency, files, manager, pretrained
 from jaxrl_reason.config import Run
 from jaxrl_reason.config.run import Checkpoint
 from jaxrl_reason.data import preference_pairs
+from jaxrl_reason.data.problems import PIECES
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import spec
 from jaxrl_reason.reports import metrics_file, plots
@@ -83,6 +84,8 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
   started = time.monotonic()
   with hosts.explained():
     use_compile_cache(config.compile_cache)
+    if hosts.is_main() and not workdirs.may_resume(workdir):
+      _forget_start(config, workdir)
     parts = prepare(config, workdir)
     problems, tokenizer = parts.problems, parts.tokenizer
     planned = staging.each(config)
@@ -131,6 +134,15 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
     aside(samples.before_and_after(workdir, int(state.step)))
     say(f'Curves: {plots.save(workdir)}')
   return state
+
+
+def _forget_start(config: Run, workdir: epath.Path) -> None:
+  """Removes what `prepare` made for an earlier start that saved nothing: its
+  data, its settings or its model may have been others.
+  """
+  if config.data.tokenizer == 'sentencepiece':
+    lines.move_aside(workdir, (PIECES,))
+  pretrained.forget(workdir)
 
 
 def _stages(

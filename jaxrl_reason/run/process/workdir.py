@@ -1,6 +1,7 @@
 """Opens the folder of a run, which all its processes share, for one run.
 
 with opened(start, workdir, fresh=...):   the first statement of a run
+may_resume(workdir)                       whether a start resumes
 """
 
 import contextlib
@@ -11,9 +12,14 @@ import jax
 from etils import epath
 
 from jaxrl_reason import hosts
+from jaxrl_reason.checkpoints import emergency, files, manager, pretrained
+from jaxrl_reason.reports import workdirs
 from jaxrl_reason.run.process import lock
 
 OLD = 'old-'  # folders that --fresh makes
+CHECKPOINTS = 'checkpoints'
+# A workdir has some of these, also if its only start was refused late.
+MARKS = {*workdirs.MARKS, CHECKPOINTS, manager.NOTE, pretrained.HF_CONFIG}
 
 
 @contextlib.contextmanager
@@ -29,15 +35,14 @@ def opened(start: dict, workdir, *, fresh: bool = False):
 
   Raises:
     ValueError: names the fact in which processes differ.
+      Or `fresh` is set, and the folder's files are not of a run.
     OSError: it cannot be written to, or another run uses it (`lock.Locked`).
   """
   # Before jax looks for devices: jax waits for the number of processes that
   # this one was told of.
   hosts.refuse_unlike(start)
   hosts.find_devices()
-  workdir = epath.Path(workdir)
-  if '://' not in str(workdir):  # orbax accepts no relative path
-    workdir = epath.Path(os.path.abspath(workdir))
+  workdir = files.absolute(workdir)
   is_new = not workdir.exists()
   _make(workdir)
   try:
@@ -51,6 +56,15 @@ def opened(start: dict, workdir, *, fresh: bool = False):
   finally:
     if is_new and hosts.is_main():
       _remove_empty(workdir)
+
+
+def may_resume(workdir: epath.Path) -> bool:
+  """Returns True if a workdir has, or has had, a checkpoint to resume from."""
+  notes = (manager.NOTE, emergency.NOTE)
+  if any((workdir / name).exists() for name in notes):
+    return True
+  # The names of unfinished checkpoints have a suffix.
+  return any(not path.suffix for path in (workdir / CHECKPOINTS).glob('*'))
 
 
 @contextlib.contextmanager
@@ -117,6 +131,13 @@ def _move_aside(workdir: epath.Path) -> None:
   found = [p for p in workdir.iterdir() if not p.name.startswith(keep)]
   if not found:
     return
+  if not MARKS & {p.name for p in found}:
+    raise ValueError(
+      f'--fresh would move the files of --workdir={workdir}, such as '
+      f'{min(p.name for p in found)}, which are not of a run: there is none of '
+      f'{", ".join(sorted(MARKS))}. Name another --workdir, or leave out '
+      '--fresh'
+    )
   n = 1
   while (workdir / f'{OLD}{n}').exists():
     n += 1

@@ -8,7 +8,7 @@ In an object store only the last part is written again, until it is full.
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from absl import logging
 from etils import epath
@@ -58,11 +58,11 @@ def opened(workdir: epath.Path, resume_step: int | None, owed: bool = False):
   return Appended(workdir / 'metrics.jsonl', resume_step, owed)
 
 
-def move_aside(workdir: epath.Path) -> None:
-  """Renames the records of a run without a checkpoint, with a warning; the next
-  run in its workdir begins with none.
+def move_aside(workdir: epath.Path, names: Sequence[str] = RECORDS) -> None:
+  """Renames files of a run without a checkpoint, with a warning; the next run
+  in its workdir begins with none.
   """
-  found = [p for name in RECORDS if _is_filled(p := workdir / name)]
+  found = [p for name in names if _is_filled(p := workdir / name)]
   n = 1
   while any(_aside(path, n).exists() for path in found):
     n += 1
