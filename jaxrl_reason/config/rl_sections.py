@@ -133,8 +133,7 @@ class Shaping(Record):
 
   read_with = {
     'laser_explore laser_every': 'laser',
-    'price_by price_goal': 'price_rate',
-    'price_most': 'price price_rate',
+    'price_by price_goal price_most': 'price_rate',
     'repetition_n': 'repetition',
   }
 

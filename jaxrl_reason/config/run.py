@@ -249,9 +249,19 @@ class Run(Record):
   @property
   def trained_paths(self) -> str:
     """Returns the regex over the paths of the parameters that are trained."""
-    adapters = {'lora/.*': self.lora.rank, 'steering': self.steering}
-    chosen = '|'.join(path for path, on in adapters.items() if on)
-    return self.trainable or chosen or '.*'
+    return self.trainable or '|'.join(self.adapter_paths.values()) or '.*'
+
+  @property
+  def adapter_paths(self) -> dict[str, str]:
+    """Returns, for each key that adds parameters, with its value, the regex
+    over their paths.
+    """
+    added = {}
+    if self.lora.rank:
+      added[f'lora.rank={self.lora.rank}'] = 'lora/.*'
+    if self.steering:
+      added['steering=True'] = 'steering'
+    return added
 
   def training(self, kind: str) -> Training:
     """Returns the section of a kind of stage."""

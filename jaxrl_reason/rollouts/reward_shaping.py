@@ -164,7 +164,7 @@ class Shaping(Part):
     ok = seen.own
     right = ok & (seen.reward_parts[..., 0] > 0.5)
     n = jnp.maximum(ok.sum(), 1)
-    if 'price' in known:
+    if self.price_rate:
       x = right.sum() / n
       if self.price_by == 'mean_length':
         x = jnp.sum(jnp.where(ok, seen.length, 0)) / n / self.max_new

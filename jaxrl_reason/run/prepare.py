@@ -32,7 +32,7 @@ from jaxrl_reason.models import adapters, families, remat, transformer
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run import two_meshes
-from jaxrl_reason.run.checks import config_checks, model_memory
+from jaxrl_reason.run.checks import config_checks, data_checks, model_memory
 from jaxrl_reason.run.rl import hidden_settings, role_settings
 from jaxrl_reason.verifiers.tools import toolbox
 
@@ -80,6 +80,7 @@ def prepare(
   if run.model_dir:
     other_run.refuse_as_model(run.model_dir)
   problems = problems_lib.load(run.data, run.seed)
+  rules.refuse(data_checks.heldout_rules, run.data)
   with hosts.zero_first():
     model_memory.tell(run.model_dir, workdir)
     folder = run.model_dir and pretrained.begin(
@@ -174,7 +175,7 @@ def assemble(
     trainable=config.trained_paths,
   )
   paths = trees.flatten(model.specs)
-  config_checks.check_trainable(config.trained_paths, paths)
+  config_checks.check_trainable(config, paths)
   root = jax.random.key(config.seed)
   stop = jnp.asarray(tokenizer.eos_ids, jnp.int32)
   return Prepared(config, mesh, problems, tokenizer, model, shape, root, stop)

@@ -12,12 +12,17 @@ from paths import ROOT, load_recipe
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, sharding, trees
 from jaxrl_reason.config import record, rules
-from jaxrl_reason.models import spec, transformer
+from jaxrl_reason.models import adapters, spec, transformer
+from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.run import stage_list as staging
-from jaxrl_reason.run.checks import config_checks, rl_checks
+from jaxrl_reason.run.checks import config_checks, data_checks, rl_checks
 from jaxrl_reason.update import optim
 
 RECIPES = sorted((ROOT / 'configs').glob('*.py'))
+
+
+def changed(**flat):
+  return config_lib.Run().changed(flat)
 
 
 @pytest.mark.parametrize('path', RECIPES, ids=lambda p: p.stem)
@@ -295,8 +300,49 @@ def test_a_regex_that_trains_nothing_is_refused():
   shape = transformer.Config(vocab=16, **config.model.to_dict())
   paths = trees.flatten(transformer.build(shape).specs)
   with pytest.raises(ValueError, match="='.*atn.*matches none .*embed"):
-    config_checks.check_trainable('.*/atn/.*', paths)
-  config_checks.check_trainable('.*/attn/.*', paths)
+    config_checks.check_trainable(changed(trainable='.*/atn/.*'), paths)
+  config_checks.check_trainable(changed(trainable='.*/attn/.*'), paths)
+
+
+@pytest.mark.parametrize('added', [{'lora.rank': 2}, {'steering': True}])
+def test_new_adapters_that_are_not_trained_are_refused(added):
+  """Adapters of another run have an effect without training."""
+  run = changed(**added | {'trainable': '.*norm.*'})
+  shape = transformer.Config(vocab=16, **run.model.to_dict())
+  model = adapters.attach(
+    transformer.build(shape),
+    lora=lora.Lora(rank=2, alpha=4.0) if run.lora.rank else None,
+    steering=run.steering,
+    frozen_dtype='float32',
+    trainable=run.trained_paths,
+  )
+  paths = [*trees.flatten(model.specs)]
+  key = next(iter(added))
+  with pytest.raises(ValueError, match=f"='.*norm.*' and {key}=.*none of the"):
+    config_checks.check_trainable(run, paths)
+  config_checks.check_trainable(run.changed({'init_from': 'a_run'}), paths)
+  config_checks.check_trainable(changed(**added), paths)
+
+
+def test_a_share_held_out_beside_test_files_is_refused(tmp_path):
+  for name in ('train', 'test'):
+    (tmp_path / f'{name}.jsonl').write_text('{"question": "q", "answer": 1}\n')
+  files = {'data.name': 'files', 'data.dir': str(tmp_path)}
+  run = changed(**files | {'data.files.heldout': 0.1})
+  with pytest.raises(ValueError, match='heldout=0.1 has no effect: data.dir='):
+    rules.refuse(data_checks.heldout_rules, run.data)
+  alone = {'data.dir': str(tmp_path / 'train.jsonl')}
+  rules.refuse(data_checks.heldout_rules, run.changed(alone).data)
+  rules.refuse(data_checks.heldout_rules, changed(**files).data)
+
+
+@pytest.mark.parametrize('key, value', [('window', 64), ('refresh', 10)])
+def test_windows_of_a_data_set_are_refused(key, value):
+  of_pool = {'data.controller.name': 'uniform', f'data.controller.{key}': value}
+  d = changed(**of_pool).data
+  with pytest.raises(ValueError, match=f'{key}={value}: .* is a data set'):
+    rules.refuse(data_checks.pool_rules, d, False)
+  rules.refuse(data_checks.pool_rules, d, True)
 
 
 def test_rows_must_divide_over_the_devices():

@@ -106,8 +106,11 @@ def teacher(tmp_path_factory):
 
 
 def test_a_run_is_rewarded_by_its_policy_or_by_a_teacher(tmp_path, teacher):
-  """A policy that begins with the teacher's weights has its first rewards."""
-  start = {'init_from': teacher, 'rl.micro_batches': 2}
+  """A policy that begins with the teacher's weights has its first rewards, also
+  if filters and penalties change the distribution that is sampled.
+  """
+  start = {'init_from': teacher, 'rl.micro_batches': 2, 'rl.top_k': 8}
+  start |= {'rl.presence_penalty': 0.1, 'rl.logprob_chunk': 8}
   train.run(judged(**start), tmp_path / 'own')
   by = {'rl.verdict.by': 'teacher', 'rl.teacher.weights': teacher}
   train.run(judged(**start | by), tmp_path / 'teacher')

@@ -50,6 +50,17 @@ OF_GAME = ROLES | {'rl.turns.env': 'subtraction'}
 TWO = {'sampler_mesh': (1, 4, 1)}
 EIGHT = TWO | {'sampler_dtype': 'int8'}
 LASER = {'rl.shaping.laser': 0.1, 'rl.shaping.laser_lengths': (4, 8)}
+ONE = {'rl.samples': 1, 'rl.algorithm': 'reinforce'}
+TAUGHT = JUDGED | {
+  'rl.verdict.by': 'teacher',
+  'rl.teacher.weights': 'a_run',
+}
+PPO = {'rl.algorithm': 'ppo', 'rl.steps': 20}
+IN_PYTHON = {
+  'rl.path': 'host',
+  'rl.turns.env': 'tools',
+  'rl.turns.tools': {'py': {'tool': 'python'}},
+}
 
 
 def sources(**first):
@@ -302,6 +313,30 @@ EXAMPLES = [
   ({'trainable': '(layers'}, r"trainable='\(layers' is no regular"),
   ({'lora.rank': 2, 'lora.targets': '*q'}, r"lora.targets='\*q' is no regular"),
   ({'frozen_dtype': 'int4'}, "frozen_dtype='int4': choose"),
+  (
+    {'sft.optimizer.schedule': 'cosine', 'sft.optimizer.warmup_steps': 100},
+    "sft.optimizer.schedule='cosine' has no effect: .*=100 covers all 100",
+  ),
+  (
+    named(
+      'sft',
+      'a',
+      a={'kind': 'rl', 'rl': {'optimizer': {'schedule': 'wsd'}, 'steps': 10}},
+    ),
+    "named.a: rl.optimizer.schedule='wsd' has no effect: .* all 10 updates",
+  ),
+  (
+    PPO | {'rl.critic.warmup_updates': 20},
+    "warmup_updates=20: stage 'rl' ends after 20 updates",
+  ),
+  (
+    PPO
+    | named('rl', 'a', a={'kind': 'rl', 'keep': 'critic'})
+    | {'rl.critic.warmup_updates': 40},
+    "warmup_updates=40: stage 'a' ends after 40 updates",
+  ),
+  ({'profile.steps': '301:302'}, "steps='301:302': the stages have 300 steps"),
+  ({'watchdog.first_s': 60}, 'first_s=60 has no .* below watchdog.floor_s=600'),
   ({'eval.every': 15}, 'eval.every = 15 does not divide by log_every 10'),
   ({'checkpoint.every': 15}, 'checkpoint.every = 15 does not.*log_every 10'),
   ({'rl.steps_per_dispatch': 7}, r'rl.steps = 200 does not divide'),
@@ -438,6 +473,11 @@ EXAMPLES = [
   # Filters and rounds.
   ({'rl.samples': 1, 'rl.filter': 'dead_groups'}, 'samples=1, rl.filter'),
   (
+    ONE | {'rl.filter': 'truncated+spread', 'rl.filter_args.spread': 0.1},
+    r"samples=1, rl.filter='truncated\+spread': every group",
+  ),
+  ({'rl.filter': 'band'}, 'low=0.0 and .*high=1.0: the band keeps every'),
+  (
     {
       'rl.filter': 'band',
       'rl.filter_args.low': 0.9,
@@ -507,6 +547,12 @@ EXAMPLES = [
   (AGAIN | {'rl.extra.groups': 32}, 'rl.extra.groups=32 and rl.hints.when='),
   (LASER | {'rl.shaping.laser_lengths': (8, 4)}, 'tokens above 0 that rise'),
   ({'rl.shaping.laser': 0.1}, 'rl.shaping.laser=0.1 and rl.shaping.laser_len'),
+  (ONE | {'rl.shaping.repeats': 0.1}, 'repeats=0.1 and rl.samples=1: it comp'),
+  (ONE | {'rl.shaping.brevity': 0.1}, 'brevity=0.1 and rl.samples=1: it comp'),
+  (
+    {'rl.shaping.price': 0.1, 'rl.shaping.price_most': 0.5},
+    'price_most=0.5 has no effect without rl.shaping.price_rate',
+  ),
   (
     {'rl.shaping.laser_explore': 0.1},
     'explore=0.1 has no effect without rl.shaping.laser',
@@ -519,7 +565,10 @@ EXAMPLES = [
     {'rl.shaping.price_rate': 0.1, 'rl.shaping.price_by': 'luck'},
     "rl.shaping.price_by='luck': choose",
   ),
-  ({'rl.shaping.price': 2.0}, 'rl.shaping.price=2.0 is above'),
+  (
+    {'rl.shaping.price': 2.0, 'rl.shaping.price_rate': 0.1},
+    'rl.shaping.price=2.0 is above',
+  ),
   # The loss.
   (
     {'rl.samples': 3, 'rl.prompts': 8, 'rl.loss.advantage': 'passk'},
@@ -768,6 +817,14 @@ EXAMPLES = [
   (MOVES | {'lora.rank': 2}, 'reference of a model with adapters'),
   (MOVES | {'rl.reference_memory': 'host'}, "reference_memory='host': a refe"),
   (
+    {'rl.reference_memory': 'host', 'rl.algorithm': 'dapo'},
+    "memory='host': rl.algorithm='dapo' reads no reference",
+  ),
+  (
+    {'rl.reference_memory': 'host', 'rl.loss.kl_coef': 0.01, 'steering': True},
+    "memory='host': the reference of a model with adapters is",
+  ),
+  (
     {'rl.algorithm': 'prime', 'rl.reference.kl': 0.1},
     'rl.reference.kl=0.1: no term of the loss is a KL to the reference',
   ),
@@ -787,6 +844,10 @@ EXAMPLES = [
   (OPD | {'rl.teacher.weights': 'policy'}, "'policy' agrees with the policy"),
   (UNDER | {'rl.teacher.prompt': '{solution}'}, 'lacks {prompt}, the problem'),
   (UNDER | {'rl.teacher.prompt_len': 0}, 'prompt_len=0: set both'),
+  (
+    TAUGHT | {'rl.teacher.prompt': '{prompt}', 'rl.teacher.prompt_len': 40},
+    "rl.teacher.prompt='{prompt}' has no effect: .*'grpo' reads no teacher",
+  ),
   (
     UNDER | {'rl.chunks.tokens': 8, 'rl.chunks.carry': 2},
     'rl.chunks.tokens=8 and rl.teacher.prompt=.* cannot be combined',
@@ -945,6 +1006,7 @@ EXAMPLES = [
     'samples=1: rl.rewards.better compares the samples of a problem',
   ),
   ({'rl.reference_memory': 'disk'}, "reference_memory='disk': choose device"),
+  (IN_PYTHON | {'rl.parts': 4}, "parts=4 has no effect with rl.turns.env='too"),
   ({'rl.overlong': 33}, 'rl.overlong=33 .*completion_len=32'),
   ({'rl.path': 'host', 'rl.steps_per_dispatch': 10}, 'steps_per_dispatch'),
 ]
@@ -1004,6 +1066,29 @@ def test_every_rule_has_an_example_that_triggers_it(monkeypatch):
     assert re.search(words, message), message
     assert '\n' not in message
   assert not seen - set(triggered)
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    TAUGHT | {'rl.top_k': 5, 'rl.top_p': 0.9, 'rl.min_p': 0.1},
+    TAUGHT | {'rl.presence_penalty': 1.0, 'rl.logprob_chunk': 8},
+    TAUGHT | {'rl.logit_bias': {'7': 1.0}},
+    {'rl.shaping.price': 2.0},
+    {'watchdog.floor_s': 7200.0},
+    {'profile.steps': '300:400'},
+    PPO | {'rl.critic.warmup_updates': 19},
+    PPO
+    | named('a', 'b', a={'kind': 'rl'}, b={'kind': 'rl', 'keep': 'critic'})
+    | {'rl.critic.warmup_updates': 20},
+    {'rl.reference_memory': 'host'}
+    | {'rl.teacher.weights': 'reference', 'rl.loss.distill_coef': 0.1},
+    {'rl.filter': 'band', 'rl.filter_args.low': 0.1},
+  ],
+  ids=str,
+)
+def test_settings_with_an_effect_are_accepted(changes):
+  config_checks.check(config_lib.Run().changed(changes), 1)
 
 
 @pytest.mark.parametrize('changes', [{'rl.epochs': 2}, {'rl.minibatches': 2}])

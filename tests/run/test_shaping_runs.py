@@ -158,7 +158,7 @@ def test_a_killed_run_keeps_the_memory_of_rewards(env, tmp_path, path):
     ({'laser_lengths': (4.0, 2.0), 'laser': 0.5}, 'that rise'),
     ({'laser_explore': 0.5}, 'has no effect without rl.shaping.laser'),
     ({'price_by': 'length', 'price_rate': 0.1}, ".price_by='length': choose"),
-    ({'price': 2.0}, 'above rl.shaping.price_most'),
+    ({'price': 2.0, 'price_rate': 0.1}, 'above rl.shaping.price_most'),
     ({'alp': -1.0}, 'rl.shaping.alp=-1.0'),
     ({'historical': 0.1}, 'never come twice'),
   ],

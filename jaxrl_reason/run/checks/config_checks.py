@@ -15,7 +15,6 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
 from jaxrl_reason.checkpoints import emergency
 from jaxrl_reason.config import RL, Data, Run, nearest, rules, unread
-from jaxrl_reason.config.rl_sections import Critic
 from jaxrl_reason.config.training import (
   Preference,
   RewardModel,
@@ -32,13 +31,13 @@ from jaxrl_reason.run.checks import (
   mesh_checks,
   off_policy_checks,
   rl_checks,
+  schedule_checks,
   selection_checks,
   teacher_checks,
 )
-from jaxrl_reason.run.process import compile_log
 from jaxrl_reason.run.records import trackers
 from jaxrl_reason.run.rl import proposal_settings, role_settings
-from jaxrl_reason.update import critics, optim, packing
+from jaxrl_reason.update import packing
 from jaxrl_reason.verifiers import compose
 
 PART = "dict(reward='task', weight=1.0)"  # of a reward
@@ -71,7 +70,7 @@ def check(config: ml_collections.ConfigDict | Run, n_row_shards: int) -> None:
       rules.refuse(length_rules, p.config.data.completion_len, longest)
     except ValueError as e:
       raise ValueError(f'named.{p.name}: {e}') from e
-  rules.refuse(critic_rules, [p.config for p in stages if p.kind == 'rl'])
+  schedule_checks.check(run, stages)
   rules.refuse(
     role_settings.stage_rules, run, {p.name: p.config for p in named}
   )
@@ -83,23 +82,6 @@ def unsampled_rules(sizes: tuple, kinds: set[str]) -> rules.Rows:
       sizes and 'rl' not in kinds,
       f'sampler_mesh={tuple(sizes)} has no effect without an rl stage; set it '
       'to ()',
-    ),
-  )
-
-
-def critic_rules(stages: Iterable[Run]) -> rules.Rows:
-  """Refuses settings of a critic if no rl stage has one."""
-  has = any(critics.kind_of(run.objective.needs) for run in stages)
-  critic = (
-    x for run in stages for x in unread.changed(run.rl.critic, Critic())
-  )
-  key, value, default = next(critic, 3 * ('',))
-  return (
-    (
-      key and not has,
-      f'rl.critic{key}={value!r}: no algorithm of a stage has a critic; set it '
-      f'to {default!r}, or rl.algorithm to one with values or process rewards, '
-      'such as ppo',
     ),
   )
 
@@ -121,17 +103,11 @@ def _check_stages(config: Run, shards: int) -> None:
     'trainable': config.trainable,
     'lora.targets': config.lora.targets,
   }
-  intervals = {
-    'eval.every': config.eval.every,
-    'checkpoint.every': config.checkpoint.every,
-  }
   rules.refuse(pattern_rules, patterns, config.frozen_dtype)
-  rules.refuse(interval_rules, intervals, config.log_every)
+  schedule_checks.check_stages(config)
   emergency.check(config.checkpoint)
   for kind in dict.fromkeys(config.stages):
     c = config.training(kind)
-    _check_optimizer(f'{kind}.optimizer', c.optimizer, c.steps)
-    rules.refuse(dispatch_rules, kind, c, config.log_every)
     rows = rl_row_rules if kind == 'rl' else row_rules
     rules.refuse(rows, kind, c, shards)
     if kind == 'reward_model':
@@ -142,7 +118,6 @@ def _check_stages(config: Run, shards: int) -> None:
       chunk_tokens = config.rl.chunks.tokens
       rules.refuse(supervised_rules, kind, c, config.data, chunk_tokens)
       rules.refuse(teacher_checks.stored_rules, kind, c, config.data)
-  compile_log.profiled(config.profile.steps)
   trackers.names(config.track)
   rules.refuse(role_settings.role_rules, config)
   if 'rl' in config.stages:
@@ -155,9 +130,6 @@ def _check_stages(config: Run, shards: int) -> None:
     rules.refuse(proposal_settings.proposal_rules, config)
     selection_checks.check(config.rl)
     off_policy_checks.check(config.rl, config.objective)
-    _check_optimizer(
-      'rl.critic.optimizer', config.rl.critic.optimizer, config.rl.steps
-    )
     adapted = bool(config.lora.rank or config.steering)
     rl_checks.check(config.rl, config.data, config.objective, adapted)
     sized_choice('model.prefill', config.model.prefill, PREFILL)
@@ -167,14 +139,6 @@ def pattern_rules(patterns: Mapping[str, str], frozen_dtype: str) -> rules.Rows:
   return (
     *(_pattern(key, pattern) for key, pattern in patterns.items()),
     rules.choice('frozen_dtype', frozen_dtype, frozen.DTYPES),
-  )
-
-
-def interval_rules(intervals: Mapping[str, int], log_every: int) -> rules.Rows:
-  """Refuses evaluations and checkpoints between two lines of metrics."""
-  return tuple(
-    rules.divides(key, every, log_every=log_every)
-    for key, every in intervals.items()
   )
 
 
@@ -206,14 +170,6 @@ def part_rules(key: str, part: Mapping) -> rules.Rows:
       f'has {", ".join(sorted(compose.KEYS))}',
     ),
     ('reward' not in part, f'{key} lacks the key reward'),
-  )
-
-
-def dispatch_rules(kind: str, c: Any, log_every: int) -> rules.Rows:
-  k = {f'{kind}.steps_per_dispatch': c.steps_per_dispatch}
-  return (
-    rules.divides(f'{kind}.steps', c.steps, **k),
-    rules.divides('log_every', log_every, **k),
   )
 
 
@@ -340,29 +296,30 @@ def rl_row_rules(kind: str, c: RL, shards: int) -> rules.Rows:
   )
 
 
-def _check_optimizer(key: str, c: config_lib.Optimizer, steps: int) -> None:
-  try:
-    optim.make(c, steps)
-  except ValueError as e:
-    raise ValueError(f'{key}: {e}') from e
-
-
-def check_trainable(pattern: str, paths: Iterable[str]) -> None:
-  """Refuses a `trainable` that names no parameter.
+def check_trainable(run: Run, paths: Iterable[str]) -> None:
+  """Refuses a `trainable` that names no parameter, or none of new adapters.
 
   Args:
-    pattern: regex over paths (`Run.trained_paths`).
     paths: of the model's parameters.
 
   Raises:
     ValueError: names the key and some of the paths.
   """
-  paths = sorted(paths)
-  if not any(re.fullmatch(pattern, path) for path in paths):
+  pattern, paths = run.trained_paths, sorted(paths)
+  trained = [path for path in paths if re.fullmatch(pattern, path)]
+  if not trained:
     raise ValueError(
       f'trainable={pattern!r} matches none of the parameters, so nothing would '
       f'be trained; their paths are like {", ".join(paths[:3])}'
     )
+  for key, added in run.adapter_paths.items():
+    own = [path for path in paths if re.fullmatch(added, path)]
+    if not run.init_from and not {*own} & {*trained}:
+      raise ValueError(
+        f'trainable={pattern!r} and {key}: the pattern matches none of the new '
+        f'parameters, which would stay without effect; add {added} to it, or '
+        f'turn {key.partition("=")[0]} off'
+      )
 
 
 def expert_rules(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl_reason.config import RL, Controller, Data, nearest, rules
+from jaxrl_reason.config.data import Files
 from jaxrl_reason.data import controllers, example_files, mixture
 from jaxrl_reason.verifiers import tasks
 
@@ -82,6 +83,42 @@ def refresh_rules(c: RL, controller: Controller) -> rules.Rows:
       rl__temperature_control__residual=c.temperature_control.residual,
       rl__replay__by=c.replay.by if c.replay.by == 'failing' else '',
       rl__replay__mix=c.replay.mix if c.replay.mix == 'rows' else '',
+    ),
+  )
+
+
+def pool_rules(d: Data, moves: bool) -> rules.Rows:
+  """Refuses windows of problems that all are in the pool.
+
+  Args:
+    moves: whether the pool is a window of an endless task.
+  """
+  c = d.controller
+  return rules.apart(
+    f': data.name={d.name!r} is a data set, all of which is the pool; set it '
+    'to its default',
+    data__controller__refresh=not moves and c.refresh,
+    data__controller__window=not moves
+    and c.window != Controller.window
+    and c.window,
+  )
+
+
+def heldout_rules(d: Data) -> rules.Rows:
+  """Refuses a share of held-out problems if test files have these."""
+  changed = [
+    (c.files.heldout, c.dir)
+    for c in mixture.prompted(d)
+    if c.name == example_files.NAME
+    and c.files.heldout not in (0, Files.heldout)
+  ]
+  tested = [example_files.paths_of(folder)['test'] for _, folder in changed]
+  share, folder = (*changed, 2 * ('',))[0]
+  return (
+    (
+      changed and all(tested),
+      f'data.files.heldout={share} has no effect: data.dir={folder} has test '
+      f'files, which are the held-out problems; set it to {Files.heldout}',
     ),
   )
 

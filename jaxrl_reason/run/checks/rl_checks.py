@@ -254,7 +254,8 @@ def penalty_rules(c: RL, needs: frozenset[str], chunked: bool) -> rules.Rows:
       rl__chunks__tokens=chunked and c.chunks.tokens,
       rl__padding=packed and c.padding,
       rl__hints__learn=c.hints.learn,
-      rl__teacher__weights=c.teacher.weights,
+      rl__teacher__weights=needs & teacher_checks.OF_TEACHER
+      and c.teacher.weights,
     ),
   )
 
@@ -268,7 +269,17 @@ def reference_rules(
   reads = losses.needs(objective) & {'ref_logp', 'process_reward'}
   reads = reads or c.teacher.weights == REFERENCE
   measures = 'kl_coef' in objective.terms and objective['kl_to'] == 'ref'
+  host = c.reference_memory if c.reference_memory == 'host' else ''
   return (
+    *rules.apart(
+      f": rl.algorithm={c.algorithm!r} reads no reference; set it to 'device'",
+      rl__reference_memory=not reads and host,
+    ),
+    *rules.apart(
+      ': the reference of a model with adapters is the model without them, '
+      "which is no copy; set it to 'device'",
+      rl__reference_memory=adapted and host,
+    ),
     (
       moves and not reads,
       f'{key}: rl.algorithm={c.algorithm!r} reads no reference; set '
@@ -360,6 +371,14 @@ def path_rules(c: RL, completion_len: int) -> rules.Rows:
     ),
     rules.choice('rl.path', c.path, ('fused', 'host')),
     rules.choice('rl.reference_memory', c.reference_memory, ('device', 'host')),
+    *rules.apart(
+      f' has no effect with rl.turns.env={c.turns.env!r}: episodes are not '
+      f'split into parts; set it to {RL.parts}',
+      rl__parts=c.path == 'host'
+      and c.turns.env
+      and c.parts != RL.parts
+      and c.parts,
+    ),
     (
       c.overlong > completion_len,
       f'rl.overlong={c.overlong} tokens of data.completion_len='

@@ -19,14 +19,15 @@ def check(c: RL) -> None:
   filters.make(c.filter, c.filter_args)
   for table in (filter_rules, round_rules, replay_rules, hint_rules):
     rules.refuse(table, c)
-  rules.refuse(shaping_rules, c.shaping)
+  rules.refuse(shaping_rules, c.shaping, c.samples)
 
 
 def filter_rules(c: RL) -> rules.Rows:
   names, args = c.filter.split('+'), c.filter_args
+  varied = {'dead_groups', 'spread'} & {*names}
   return (
     (
-      c.samples == 1 and 'dead_groups' in names,
+      c.samples == 1 and varied,
       f'rl.samples=1, rl.filter={c.filter!r}: every group of one sample has no '
       'variance and would be dropped; set rl.samples to 2 or more',
     ),
@@ -40,6 +41,12 @@ def filter_rules(c: RL) -> rules.Rows:
       f'rl.filter_args.low={args.low}, rl.filter_args.high={args.high}: no '
       f'share of rl.samples={c.samples} samples is in between, so every group '
       'would be dropped; widen the band',
+    ),
+    (
+      'band' in names and args.low <= 0 and args.high >= 1,
+      f'rl.filter={c.filter!r} with rl.filter_args.low={args.low} and '
+      f'rl.filter_args.high={args.high}: the band keeps every group; raise low '
+      'above 0, or lower high below 1',
     ),
     (
       args.keep >= c.samples and any('keep' in _arguments(n) for n in names),
@@ -198,7 +205,7 @@ def _rises(lengths: tuple) -> bool:
   ) and sorted({*lengths}) == [*lengths]
 
 
-def shaping_rules(c: sections.Shaping) -> rules.Rows:
+def shaping_rules(c: sections.Shaping, samples: int) -> rules.Rows:
   return (
     (
       not _rises(c.laser_lengths),
@@ -212,8 +219,14 @@ def shaping_rules(c: sections.Shaping) -> rules.Rows:
     ),
     rules.choice('rl.shaping.price_by', c.price_by, shaping.BY),
     (
-      c.price > c.price_most,
+      c.price_rate and c.price > c.price_most,
       f'rl.shaping.price={c.price} is above rl.shaping.price_most='
       f'{c.price_most}; lower it',
+    ),
+    *rules.apart(
+      ' and rl.samples=1: it compares the samples of a problem, and is 0 for '
+      'one alone; set rl.samples to 2 or more, or it to 0',
+      rl__shaping__repeats=samples == 1 and c.repeats,
+      rl__shaping__brevity=samples == 1 and c.brevity,
     ),
   )

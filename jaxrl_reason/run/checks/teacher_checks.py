@@ -14,6 +14,7 @@ from jaxrl_reason.update import critics
 from jaxrl_reason.update.learner import POLICY, SAME
 
 REWARD_MODEL = 'rl.reward_model'
+OF_TEACHER = frozenset({'teacher_logp', 'teacher_kl'})  # needs of a loss
 
 
 def check(c: RL, needs: frozenset[str]) -> None:
@@ -24,14 +25,14 @@ def check(c: RL, needs: frozenset[str]) -> None:
     ValueError: names the key.
   """
   rules.refuse(teacher_rules, c, needs)
-  rules.refuse(prompt_rules, c)
+  rules.refuse(prompt_rules, c, needs)
   rules.refuse(feedback_rules, c)
   rules.refuse(reward_weights_rules, c)
 
 
 def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
   t, key = c.teacher, 'rl.teacher'
-  reads = needs & {'teacher_logp', 'teacher_kl'}
+  reads = needs & OF_TEACHER
   same = t.weights in SAME
   return (
     (
@@ -66,10 +67,10 @@ def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
     *rules.apart(
       ': a teacher scores the whole vocabulary, and the policy would be '
       'filtered; set it to its default',
-      rl__top_k=t.weights and c.top_k,
-      rl__top_p=t.weights and c.top_p < 1 and c.top_p,
-      rl__min_p=t.weights and c.min_p,
-      rl__logit_bias=t.weights and c.logit_bias,
+      rl__top_k=reads and c.top_k,
+      rl__top_p=reads and c.top_p < 1 and c.top_p,
+      rl__min_p=reads and c.min_p,
+      rl__logit_bias=reads and c.logit_bias,
     ),
   )
 
@@ -141,7 +142,7 @@ def _kernels(part: Mapping) -> tuple:
   return part['reward'], part.get('kwargs', {}).get('correct')
 
 
-def prompt_rules(c: RL) -> rules.Rows:
+def prompt_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
   t = c.teacher
   key = f'rl.teacher.prompt={t.prompt!r}'
   return (
@@ -149,6 +150,12 @@ def prompt_rules(c: RL) -> rules.Rows:
       t.weights == POLICY and not t.prompt,
       "rl.teacher.weights='policy' agrees with the policy under the same "
       'prompt, and teaches nothing: set rl.teacher.prompt',
+    ),
+    (
+      t.prompt and not needs & OF_TEACHER,
+      f'{key} has no effect: a teacher reads it for the loss, and '
+      f'rl.algorithm={c.algorithm!r} reads no teacher; set it to '
+      "'', or rl.loss.distill_coef above 0",
     ),
     (
       t.prompt and 'prompt' not in informed_prompts.FIELDS.findall(t.prompt),

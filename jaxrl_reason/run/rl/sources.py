@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl_reason import hosts, losses, sharding
 from jaxrl_reason.base import Prompts
-from jaxrl_reason.config import RL, Data
+from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.data import (
   controllers,
   informed_prompts,
@@ -33,6 +33,7 @@ from jaxrl_reason.rollouts import (
 )
 from jaxrl_reason.rollouts.host import Answered, Asked, HostSource
 from jaxrl_reason.rollouts.rounds import Rounds
+from jaxrl_reason.run.checks import data_checks
 from jaxrl_reason.run.process import goodput
 from jaxrl_reason.run.rl import problem_pool, programs, reward_functions
 from jaxrl_reason.run.rl import python_tools as hosted
@@ -59,12 +60,8 @@ def check(rl: RL, data: Data, problems: Problems, tokenizer) -> None:
   if 'pass_rate' in losses.needs(rl.objective(data.completion_len)):
     for i in range(1 if endless else len(problems.train)):
       pipeline.pass_rate(i, problems.train[i])
-  moves = data.controller.refresh
-  if moves and not any(problem_pool.moving(problems.train)):
-    raise ValueError(
-      f'data.controller.refresh={moves}: data.name={data.name!r} is a '
-      'data set, all of which is the pool; set it to 0'
-    )
+  moves = any(problem_pool.moving(problems.train))
+  rules.refuse(data_checks.pool_rules, data, moves)
   never = endless and not controllers.is_on(data)
   again = {
     'rl.shaping.historical': rl.shaping.historical,
