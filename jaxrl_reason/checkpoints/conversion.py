@@ -25,6 +25,7 @@ from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import families, transformer, weights
 from jaxrl_reason.models.adapters import frozen, lora, steering
 from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.published import tensors
 
 HF_CONFIG = pretrained.HF_CONFIG
 # Keys of a config.json that stay when its family changes.
@@ -32,7 +33,8 @@ NOT_OF_SHAPE = ('bos_token_id', 'eos_token_id', 'pad_token_id', 'torch_dtype')
 
 
 def config_of_run(folder: epath.Path, vocab: int) -> tuple[Config, dict]:
-  """Returns (Config, config.json) of a run's model.
+  """Returns (Config, config.json) of a run's model. The settings of computation
+  (`families.RUNTIME`) are the defaults, not those of its training.
 
   Args:
     vocab: rows of its embedding, which the run's config does not have.
@@ -51,7 +53,7 @@ def config_of_run(folder: epath.Path, vocab: int) -> tuple[Config, dict]:
       f'{folder}/config.json has model.{min(unknown)}, which this version does '
       'not know: another version of jaxrl_reason wrote it, and reads it'
     )
-  c = Config(vocab=vocab, **lists)
+  c = families.architecture(Config(vocab=vocab, **lists))
   room = run['data']['prompt_len'] + run['data']['completion_len']
   return c, families.to_hf(c, room)
 
@@ -191,6 +193,13 @@ def read(folder: epath.Path, dtype: str | None) -> tuple[Config, dict, Any]:
   return c, h, hf.load(folder, c, dtype=dtype or hf.dtype_of(folder))
 
 
+def cast(params: Any, dtype: str) -> Any:
+  """Casts weights to a dtype, except those that `tensors.FLOAT32` names."""
+  return trees.map_with_path(
+    lambda path, x: x.astype(tensors.dtype_at(path, dtype)), params
+  )
+
+
 def _write_checkpoint(target: pathlib.Path, h: dict, params: Any) -> None:
   target.mkdir(parents=True, exist_ok=True)
   (target / HF_CONFIG).write_text(json.dumps(h, indent=2))
@@ -272,11 +281,7 @@ def _convert(source: epath.Path, target, dtype: str | None, form: str) -> str:
   # For a run: the small files of the model that it began from.
   rest = source / pretrained.FOLDER if ours else source
   if form == 'orbax':
-    params = {
-      k: v if k.endswith('choice_bias') else v.astype(dtype)
-      for k, v in flat.items()
-    }
-    _write_checkpoint(target, h, params)
+    _write_checkpoint(target, h, cast(flat, dtype))
     pretrained.copy_small(rest, target / pretrained.FOLDER)
   else:
     beside = _beside(source, h)

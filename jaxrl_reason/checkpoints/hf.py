@@ -47,8 +47,6 @@ DTYPES = {
 }
 ON_DISK = {'F32': 'float32', 'F16': 'float16', 'BF16': 'bfloat16'}
 SHARD_BYTES = 4 << 30
-# Name endings of tensors that are float32 in a folder of narrower tensors.
-FLOAT32 = ('e_score_correction_bias',)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +185,9 @@ def dtype_of(folder) -> str:
   h = read_config(folder)
   with open_folder(pathlib.Path(folder)) as slices:
     mine = [n for n in slices if not _is_beside(h, n)]
-    found = {_dtype(folder, n, slices) for n in mine if not n.endswith(FLOAT32)}
+    found = {
+      _dtype(folder, n, slices) for n in mine if not n.endswith(tensors.FLOAT32)
+    }
   return found.pop() if len(found) == 1 else 'float32'
 
 
@@ -253,10 +253,9 @@ def load(
     to = jnp.dtype(dtype).name
 
     def own(path, s):
-      exact = trees.path_str(path).endswith('choice_bias')  # FLOAT32 on disk
-      return dataclasses.replace(s, dtype='float32' if exact else to)
+      return dataclasses.replace(s, dtype=tensors.dtype_at(path, to))
 
-    kept = jax.tree_util.tree_map_with_path(own, specs, is_leaf=is_spec)
+    kept = trees.map_with_path(own, specs, is_leaf=is_spec)
   if where is None:
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     where = jax.tree.map(lambda _: one, kept, is_leaf=is_spec)
@@ -314,7 +313,7 @@ def save(
     def tensor(name: str) -> np.ndarray:
       if name in others:
         return others[name][:]
-      to = 'float32' if name.endswith(FLOAT32) else dtype
+      to = tensors.dtype_at(name, dtype)
       if name in constants:
         return np.asarray(constants[name], DTYPES[to])
       return streams.on_disk(*wanted[name], flat, DTYPES[to])
@@ -345,7 +344,7 @@ def _others(h: dict, beside: pathlib.Path | None):
 
 def _as(x: np.ndarray, name: str, to: np.dtype) -> np.ndarray:
   """Casts a tensor for writing; integers and float32 tensors stay."""
-  as_it_is = x.dtype.kind in 'iub' or name.endswith(FLOAT32)
+  as_it_is = x.dtype.kind in 'iub' or name.endswith(tensors.FLOAT32)
   return np.asarray(x, x.dtype if as_it_is else to, order='C')
 
 

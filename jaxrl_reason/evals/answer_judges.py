@@ -182,7 +182,7 @@ def _critic(name: str, head: str, dtype: str, mesh: jax.sharding.Mesh) -> Judge:
   shape, _ = conversion.config_of_run(folder, vocab)
   shape = dataclasses.replace(shape, dtype=dtype)
   body = conversion.read_weights(found, folder, weights.specs(shape), mesh)
-  body = jax.tree.map(lambda x: x.astype(dtype), body)
+  body = conversion.cast(body, dtype)
   vector = found.read_arrays({head: sharding.replicated(mesh)})[head]
   params = {'body': body, head.removeprefix(other_run.CRITIC): vector}
   tokenizer = loading.tokenizer_of(folder, is_run=True)

@@ -134,7 +134,7 @@ def load(
   folder = epath.Path(source) if is_run else pretrained.resolve(source)[0]
   if is_run:
     c, _, params = conversion.read_run(folder, step, mesh)
-    params = jax.tree.map(lambda x: x.astype(dtype), params)
+    params = conversion.cast(params, dtype)
   else:
     c = families.from_hf(hf.read_config(folder))
   tokenizer = tokenizer_of(folder, is_run)
@@ -260,8 +260,14 @@ def _sum_of(name: str, dtype: str | None, mesh) -> Loaded:
     [1.0, strength, -strength],
     [f.shape.width for f in found],
   )
-  params = {str(i): f.params for i, f in enumerate(found)}
-  return dataclasses.replace(found[0], name=name, model=model, params=params)
+  vocab = min(f.shape.vocab for f in found)
+  return dataclasses.replace(
+    found[0],
+    name=name,
+    model=model,
+    params={str(i): f.params for i, f in enumerate(found)},
+    shape=dataclasses.replace(found[0].shape, vocab=vocab),
+  )
 
 
 def _steps(folder: epath.Path) -> list[int]:

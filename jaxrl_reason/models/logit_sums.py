@@ -4,7 +4,8 @@
 
 With w = (1, s, -s), the change that training made to a small model is added to
 a large untrained one: RAST, https://arxiv.org/abs/2506.15710. All models have
-the same vocabulary, and each keeps its own cache. The sum is an ordinary
+the same tokens, and each keeps its own cache. If their vocabularies are padded
+to several sizes, the sum has the smallest one. The sum is an ordinary
 `base.Model`; its hidden states are concatenated, [...,D_1 + D_2 + ...].
 """
 
@@ -45,8 +46,10 @@ def total(
     return jnp.concatenate(states, axis=-1)
 
   def unembed(params, states):
-    parts = zip(each('unembed'), jnp.split(states, bounds, axis=-1), weights)
-    return sum(w * f(of(params, i), x) for i, (f, x, w) in enumerate(parts))
+    parts = zip(each('unembed'), jnp.split(states, bounds, axis=-1))
+    logits = [f(of(params, i), x) for i, (f, x) in enumerate(parts)]
+    size = min(x.shape[-1] for x in logits)
+    return sum(w * x[..., :size] for w, x in zip(weights, logits))
 
   def decode_params(params):
     casts = each('decode_params')

@@ -15,7 +15,7 @@ from small import small_config, small_model
 
 from jaxrl_reason import sharding
 from jaxrl_reason.checkpoints import hf, pretrained, streams
-from jaxrl_reason.models import families, weights
+from jaxrl_reason.models import families, spec, weights
 from jaxrl_reason.models.published import tensors
 
 library = pytest.importorskip('safetensors.numpy')
@@ -225,3 +225,22 @@ def test_small_files_of_a_model_that_are_not_written_whole_are_not_used(
   want = (folder / 'config.json').read_text()
   for path in (marker, kept / 'config.json'):
     assert json.loads(path.read_text()) == json.loads(want)
+
+
+def test_the_bias_of_experts_is_exported_without_rounding(tmp_path):
+  """LFM2-MoE has another name for it than the other families."""
+  h = {
+    'model_type': 'lfm2_moe', 'vocab_size': 16, 'hidden_size': 16,
+    'num_hidden_layers': 2, 'num_attention_heads': 4, 'num_key_value_heads': 2,
+    'layer_types': ['conv', 'full_attention'], 'intermediate_size': 24,
+    'moe_intermediate_size': 8, 'num_dense_layers': 0, 'num_experts': 4,
+    'num_experts_per_tok': 2,
+  }  # fmt: skip
+  c = families.from_hf(h)
+  params = spec.init(weights.specs(c), jax.random.key(0))
+  bias = jax.random.normal(jax.random.key(1), (1, 4))
+  params['layers']['mlp']['choice_bias'] = bias
+  hf.save(tmp_path, params, c, dtype='bfloat16', config_json=h)
+  found = hf.load(tmp_path, c, dtype='bfloat16')
+  np.testing.assert_array_equal(found['layers']['mlp']['choice_bias'], bias)
+  assert hf.dtype_of(tmp_path) == 'bfloat16'

@@ -300,6 +300,12 @@ def _activation(h: dict, family) -> str:
   return known[h[key]]
 
 
+def architecture(c: Config) -> Config:
+  """Returns a Config with the defaults of the fields named in RUNTIME."""
+  defaults = {k: Config.__dataclass_fields__[k].default for k in RUNTIME}
+  return dataclasses.replace(c, **defaults)
+
+
 def to_hf(c: Config, max_positions: int = 0, family: str | None = None) -> dict:
   """Converts a Config to a config.json that `from_hf` reads as c.
 
@@ -310,9 +316,7 @@ def to_hf(c: Config, max_positions: int = 0, family: str | None = None) -> dict:
   Raises:
     ValueError: no family can represent c.
   """
-  plain = dataclasses.replace(
-    c, **{k: Config.__dataclass_fields__[k].default for k in RUNTIME}
-  )
+  plain = architecture(c)
   for name in [family] if family else FAMILIES:
     h = _write_shared(plain, name, max_positions) | FAMILIES[name].write(plain)
     unwritten = getattr(FAMILIES[name], 'UNWRITTEN', ())

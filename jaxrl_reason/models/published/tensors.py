@@ -19,6 +19,15 @@ class Row(NamedTuple):
 
 
 EMBED, HEAD = 'model.embed_tokens.weight', 'lm_head.weight'
+# Endings of names on disk, and of paths of weights, that are float32 beside
+# narrower ones: rounded, these biases would choose other experts.
+FLOAT32 = 'e_score_correction_bias', 'feed_forward.expert_bias', 'choice_bias'
+
+
+def dtype_at(name: str, dtype: str) -> str:
+  """Returns the dtype of a tensor, or of the weight at a path, among others of
+  `dtype`."""
+  return 'float32' if name.endswith(FLOAT32) else dtype
 
 
 def is_buffer(name: str) -> bool:
