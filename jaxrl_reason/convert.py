@@ -14,7 +14,7 @@ changes are exact, and the rounding of the int8 weights remains.
 --dtype is the dtype on disk. The default is the dtype of the source. For a run,
 it is the dtype of the model that the run started from (float32 weights of a
 bfloat16 model are rounded), or float32 if the run started from scratch or has
-int8 weights.
+int8 weights. Adapters alone keep the dtype that they were trained in.
 """
 
 import pathlib

@@ -18,6 +18,14 @@ from collections.abc import Sequence
 from jaxrl_reason import command
 
 FORMS = ('jsonl', 'parquet')
+# Flag -> the flags that have no effect without it.
+NEEDED = {
+  'model': (
+    *('verifier', 'prompt', 'k', 'batch', 'temperature', 'max_new'),
+    *('buckets', 'keep', 'seed'),
+  ),
+  'against': ('ngram',),
+}
 
 
 def parser() -> command.Parser:
@@ -74,8 +82,7 @@ def options(a):
   models = command.listed('--model', a.model, str)
   if len(models) > 1:
     raise ValueError(f'--model={a.model}: one model')
-  if not models and keep != (0, 1):
-    raise ValueError(f'--keep={a.keep} needs the pass rate of a --model')
+  _refuse_without_effect(a)
   same = ('k', 'batch', 'seed', 'workers', 'timeout_s')
   asked = session.Options(
     models=models,
@@ -102,6 +109,16 @@ def options(a):
     heldout=a.heldout,
     form=a.format,
   )
+
+
+def _refuse_without_effect(a) -> None:
+  """Refuses flags that need a flag which is not set."""
+  defaults = parser()
+  for flag, names in NEEDED.items():
+    for name in () if getattr(a, flag) else names:
+      value = getattr(a, name)
+      if value != defaults.get_default(name):
+        raise ValueError(f'--{name}={value} has no effect without --{flag}')
 
 
 def main(argv: Sequence[str] | None = None) -> None:

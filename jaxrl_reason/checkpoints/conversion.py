@@ -74,8 +74,14 @@ def adapters_of_run(folder: epath.Path, params: dict) -> dict:
   return lora.of_role(params, role, lora_of_run(folder).roles)
 
 
-def write_peft(source: epath.Path, target: pathlib.Path) -> str:
-  """Writes the adapters alone of a run, in the layout that `peft` reads."""
+def write_peft(
+  source: epath.Path, target: pathlib.Path, dtype: str | None = None
+) -> str:
+  """Writes the adapters alone of a run, in the layout that `peft` reads.
+
+  Args:
+    dtype: a name in `hf.DTYPES`; None: that of the run's adapters.
+  """
   found = other_run.Weights(source)
   parts = {path.partition('/')[0] for path in found.shapes}
   if steering.KEY in parts:
@@ -94,7 +100,8 @@ def write_peft(source: epath.Path, target: pathlib.Path) -> str:
   specs = transformer.build(c).specs
   settings = lora_of_run(source)
   params = adapters_of_run(source, params)
-  lora.save_peft(target, params, settings, table, specs, name, c.stacks)
+  to = dtype and hf.DTYPES[dtype]
+  lora.save_peft(target, params, settings, table, specs, name, c.stacks, to)
   return f'{trees.n_params(params[lora.KEY]):,} parameters of adapters'
 
 
@@ -271,7 +278,7 @@ def convert(
 
 def _convert(source: epath.Path, target, dtype: str | None, form: str) -> str:
   if form == 'peft':
-    return write_peft(source, target)
+    return write_peft(source, target, dtype)
   c, h, params = read(source, dtype)
   flat = trees.flatten(params)
   ours = (source / 'checkpoints').is_dir()

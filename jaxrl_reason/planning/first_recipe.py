@@ -128,6 +128,8 @@ def run(o: Options, say: Callable[[str], Any]) -> str:
   """
   if o.out.exists():
     raise ValueError(f'--out={o.out} is there already: name another file')
+  if not o.out.parent.is_dir():
+    raise ValueError(f'--out={o.out}: there is no folder {o.out.parent}')
   topology = chips.topology_of(o.on) if o.on else _here()
   draft = Draft([f'{o.model or "A small model"} on {o.data}.'])
   _data(draft, o, say)

@@ -115,7 +115,9 @@ def run(path: str, out: str, reward: str, keys: tuple[str, str], **limits):
   rows, done = resume(out, read_rows(path, *keys))
   with contextlib.ExitStack() as stack:
     verifiers = stack.enter_context(pool.VerifierPool(reward, **limits))
-    records.note(pathlib.Path(out), {'reward': reward, 'answer_key': keys[1]})
+    settings = {'reward': reward, 'completion_key': keys[0]}
+    settings |= {'answer_key': keys[1]}
+    records.note(pathlib.Path(out), settings, {'completion_key': 'completion'})
     records.cut_torn(out)  # an interrupted line is written again
     f = stack.enter_context(open(out, 'a', encoding='utf-8'))
     bar = stack.enter_context(

@@ -210,13 +210,18 @@ def parsed(data: bytes, path: str | os.PathLike) -> list[dict[str, Any]]:
   ]
 
 
-def note(path: Any, settings: Mapping[str, Any]) -> None:
+def note(
+  path: Any,
+  settings: Mapping[str, Any],
+  earlier: Mapping[str, Any] | None = None,
+) -> None:
   """Writes the settings of a records file, or compares them with those of an
   existing file.
 
   Args:
     path: path of the records, a `pathlib.Path` or an `epath.Path`.
     settings: JSON values.
+    earlier: values of the settings that files of earlier versions lack.
 
   Raises:
     ValueError: names the setting that differs, or the file that is missing, or
@@ -237,7 +242,7 @@ def note(path: Any, settings: Mapping[str, Any]) -> None:
     aside = noted.with_name(f'.{noted.name}.unfinished')
     aside.write_text(json.dumps(settings, indent=1))
     aside.replace(noted)
-  before = _parsed(noted.read_text(), str(noted))
+  before = {**(earlier or {}), **_parsed(noted.read_text(), str(noted))}
   now = json.loads(json.dumps(settings))
   for key in before | now:
     if before.get(key) != now.get(key):

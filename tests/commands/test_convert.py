@@ -14,12 +14,13 @@ from paths import ROOT
 from small import small_config, small_model
 
 from jaxrl_reason import config as config_lib
+from jaxrl_reason import convert
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import conversion, hf, manager
 from jaxrl_reason.data import hf_tokenizers, problems, tokenizers
 from jaxrl_reason.evals import generation as generate
-from jaxrl_reason.models import spec, transformer
-from jaxrl_reason.models.adapters import frozen
+from jaxrl_reason.models import adapters, spec, transformer
+from jaxrl_reason.models.adapters import frozen, lora
 
 library = pytest.importorskip('safetensors.numpy')
 CHANGES = dict(qk_norm=False)
@@ -195,6 +196,24 @@ def test_a_folder_of_several_dtypes_loses_nothing(folder, params, tmp_path):
   assert hf.dtype_of(folder) == 'float32'
   conversion.convert(folder, tmp_path / 'out')
   assert_same(load(tmp_path / 'out'), before)
+
+
+@pytest.mark.parametrize('dtype', [None, 'bfloat16', 'float16'])
+def test_adapters_alone_have_the_dtype(tmp_path, params, dtype):
+  model = adapters.attach(
+    transformer.build(small_config(**CHANGES)), lora=lora.Lora(2, 4.0)
+  )
+  ab = spec.init(model.specs[lora.KEY], jax.random.key(7))
+  ab = jax.tree.map(lambda x: x + 1 / 3, ab)
+  changes = {'lora.rank': 2, 'lora.alpha': 4.0}
+  run_of(tmp_path / 'run', params | {lora.KEY: ab}, changes)
+  convert.run(str(tmp_path / 'run'), str(tmp_path / 'out'), dtype, 'peft')
+  file = tmp_path / 'out' / 'adapter_model.safetensors'
+  found = library.load_file(file)
+  assert {str(x.dtype) for x in found.values()} == {dtype or 'float32'}
+  name = 'base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight'
+  want = np.asarray(ab['layers']['attn']['q']['a'][0]).T
+  np.testing.assert_array_equal(found[name], want.astype(found[name].dtype))
 
 
 @pytest.mark.parametrize('kind', ['char', 'byte', 'sentencepiece'])

@@ -83,6 +83,26 @@ def test_verdicts_of_corrected_answers_are_not_kept(folder):
   assert 'graded.jsonl:3: the input has another row' in done.stderr
 
 
+def test_verdicts_of_another_field_are_not_kept(folder):
+  """Settings of an earlier version lack the field, which was `completion`."""
+  rows = [row | {'text': row['completion']} for row in ROWS]
+  lines = ''.join(json.dumps(row) + '\n' for row in rows)
+  (folder / 'c.jsonl').write_text(lines)
+  assert run('--file=c.jsonl', cwd=folder).returncode == 0
+  noted = folder / 'c.graded.json'
+  settings = json.loads(noted.read_text())
+  for text in (
+    json.dumps(settings),
+    json.dumps({k: v for k, v in settings.items() if k != 'completion_key'}),
+  ):
+    noted.write_text(text)
+    done = run('--file=c.jsonl', '--completion_key=text', cwd=folder)
+    assert done.returncode == 1
+    words = "begun with completion_key='completion', not 'text'"
+    assert words in done.stderr
+    assert run('--file=c.jsonl', cwd=folder).returncode == 0
+
+
 def test_settings_do_not_replace_the_output(folder):
   done = run('--file=c.jsonl', '--out=out.json', cwd=folder)
   assert done.returncode == 1 and 'out.json must end in .jsonl' in done.stderr

@@ -188,7 +188,15 @@ def test_buckets(rate, name):
     ('--buckets=0.7,0.2', '--buckets=0.7,0.2: rising'),
     ('--buckets=x', "--buckets=x: 'x' is no float"),
     ('--keep=0.5', '--keep=0.5: two pass rates'),
-    ('--keep=0.1,0.9', 'needs the pass rate of a --model'),
+    *(
+      (flag, f'{flag} has no effect without --model')
+      for flag in (
+        *('--keep=0.1,0.9', '--k=4', '--buckets=0.5', '--temperature=0.5'),
+        *('--max_new=9', '--prompt=boxed', '--verifier=numbers', '--seed=1'),
+        '--batch=8',
+      )
+    ),
+    ('--ngram=8', '--ngram=8 has no effect without --against'),
     ('--format=csv', "--format='csv': choose jsonl or parquet"),
     ('--question=q', "row 1: it has no field 'q'"),
     ('--file=nowhere.jsonl', '--file=nowhere.jsonl is no file'),

@@ -4,6 +4,7 @@ it.
 
 import json
 import os
+import pathlib
 import shlex
 import subprocess
 import sys
@@ -205,6 +206,10 @@ def test_settings_are_found_by_the_planners_search(folder):
     (dict(data='none.jsonl'), 'no file, no folder and no task'),
     (dict(on='v5f-8'), "--on=v5f-8: 'v5f-8' is not one of v4, v5e"),
     (dict(on='v5e-6'), 'the next smaller slice is v5e:2x2'),
+    (
+      dict(out=pathlib.Path('missing/x.py')),
+      '--out=missing/x.py: there is no folder missing',
+    ),
     (dict(model='Qwen/Qwen3-1.7B'), "Did you mean 'hf:Qwen/Qwen3-1.7B'"),
   ],
 )

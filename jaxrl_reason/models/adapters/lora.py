@@ -179,7 +179,14 @@ def require_one(params: dict, c: Lora) -> None:
 
 
 def save_peft(
-  folder, params: dict, c: Lora, table, specs, base_name: str = '', stacks=None
+  folder,
+  params: dict,
+  c: Lora,
+  table,
+  specs,
+  base_name: str = '',
+  stacks=None,
+  dtype=None,
 ) -> None:
   """Writes the adapters alone, in the format that `peft` and vLLM read.
 
@@ -192,6 +199,7 @@ def save_peft(
     specs: of the model.
     base_name: name of the base model.
     stacks: `Config.stacks` of the model; None: one stack of all layers.
+    dtype: of the file; None: that of the parameters.
 
   Raises:
     ValueError: an adapter is of an expert, or of a weight that the table lacks.
@@ -224,7 +232,7 @@ def save_peft(
       ranks[name] = a.shape[-1]
       for factor, x in (('lora_A', a_i), ('lora_B', b_i)):
         key = f'base_model.model.{name}.{factor}.weight'
-        tensors[key] = np.ascontiguousarray(x.T)
+        tensors[key] = np.ascontiguousarray(x.T, dtype)
   folder.mkdir(parents=True, exist_ok=True)
   save_file(tensors, folder / 'adapter_model.safetensors', {'format': 'pt'})
   config = _peft_config(c, ranks) | {'base_model_name_or_path': base_name}
