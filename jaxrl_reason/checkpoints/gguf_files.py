@@ -115,6 +115,8 @@ def _config(arch: str, fields: dict, tensors: dict) -> dict[str, Any]:
   missing = [k for k in REQUIRED if k not in h]
   if missing:
     raise ValueError(f'its metadata lack {", ".join(missing)}')
+  if h.get('sliding_window') == 0:  # no window, as in Phi-4
+    h['sliding_window'] = None
   per_layer = [k for k, v in h.items() if isinstance(v, list)]
   if per_layer:
     raise ValueError(f'{per_layer[0]} differs between layers')

@@ -68,7 +68,8 @@ SPLITS = {
   'gpt-4o': _split(_cases(CONTRACTIONS, '{1,3}')),
 }
 NORMALISED = ('qwen2', 'deepseek-r1-qwen')  # to NFC
-# A text that is a token is not merged.
+# A text that is a token is not merged. Texts begin with bos, unless the file
+# says otherwise.
 WHOLE = ('llama-bpe', 'llama3', 'llama-v3', 'tekken')
 
 
@@ -162,11 +163,10 @@ def files(fields: dict[str, Any]) -> dict[str, bytes]:
     if i is not None
   }
   fast = 'PreTrainedTokenizerFast' if kind == 'gpt2' else 'LlamaTokenizer'
+  adds_bos = kind == 'llama' or fields.get('tokenizer.ggml.pre') in WHOLE
   config |= {
     'tokenizer_class': fast,
-    'add_bos_token': fields.get(
-      'tokenizer.ggml.add_bos_token', kind == 'llama'
-    ),
+    'add_bos_token': fields.get('tokenizer.ggml.add_bos_token', adds_bos),
     'clean_up_tokenization_spaces': False,
   }
   if kind == 'llama':

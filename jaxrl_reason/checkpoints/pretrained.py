@@ -20,7 +20,7 @@ from etils import epath
 from jaxrl_reason.checkpoints import files, hf, random_folder, wheels
 from jaxrl_reason.config import recipes
 from jaxrl_reason.hosts import reading
-from jaxrl_reason.models import zoo
+from jaxrl_reason.models import families, zoo
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import ropes
 from jaxrl_reason.names import install, nearest
@@ -200,7 +200,8 @@ def begin(
     check(folder)
   source = {'name': name, 'revision': revision}
   if rope_scale != 1:
-    config = ropes.stretched(config, rope_scale)
+    (rope, *_) = families.from_hf(config).rope_tables
+    config = ropes.stretched(config, rope, rope_scale)
     source['rope_scale'] = rope_scale
   kept.mkdir(parents=True, exist_ok=True)
   copy_small(folder, kept)

@@ -237,9 +237,12 @@ def write_by_type(c: Config, sliding: float) -> dict:
   }
 
 
-def stretched(h: dict, scale: float) -> dict:
+def stretched(h: dict, rope: Rope, scale: float) -> dict:
   """Returns a config.json whose rotary table covers `scale` times the context,
   by YaRN or a larger factor of the existing scaling.
+
+  Args:
+    rope: first table of the Config, with the values of absent keys.
 
   Raises:
     ValueError: the table cannot be scaled; names its type.
@@ -258,9 +261,18 @@ def stretched(h: dict, scale: float) -> dict:
       f'{kind!r} with max_position_embeddings={longest}: only default, linear '
       'and yarn tables with a known length'
     )
+  if kind != rope.kind:
+    raise ValueError(
+      f'model.rope_scale={scale:g}: {h["model_type"]} has a rotary table of '
+      f'type {rope.kind!r} if it names none: write the table to rope_scaling '
+      'in its config.json'
+    )
+  original = rope.original
   if kind == 'default':
-    raw |= {'rope_type': 'yarn', 'original_max_position_embeddings': longest}
-  raw |= {'factor': raw.get('factor', 1.0) * scale, 'attention_factor': None}
+    raw['rope_type'], original = 'yarn', longest
+  if kind != 'linear':
+    raw['original_max_position_embeddings'] = original
+  raw |= {'factor': rope.factor * scale, 'attention_factor': None}
   out = {k: v for k, v in h.items() if k != 'rope_parameters'}
   theta = raw.pop('rope_theta', h.get('rope_theta'))
   out |= {'rope_theta': theta} if theta else {}
