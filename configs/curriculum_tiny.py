@@ -52,6 +52,17 @@ The recipe needs these choices (one seed each):
   fell too (0.64, 0.89, 0.77, 0.56). If samples are correct only by chance (one
   of seven), a level has little signal, and accuracy falls on the other levels.
 
+Problems that the warm start does not solve: 128 chains of eight operations, for
+which no sample of 1,024 has correct steps and the correct answer. After the
+ladder, 100 (seed 0) and 122 (seed 1) of them are solved in at least one of 64
+samples, and 60 and 116 in at least half:
+
+  S='task:arithmetic?min_ops=8&max_ops=8&ops=%2B-*&modulus=7&max_operand=6'
+  tools/run evaluate --model=runs/curriculum@1000 --suite="$S&width=19&n=128" \\
+    --k=1024 --batch=8192 --out=evals/before
+  tools/run evaluate --model=runs/curriculum --suite="$S&width=19&n=128" \\
+    --k=64 --batch=8192 --out=evals/after
+
 A run takes 3 minutes on two shared cores.
 
 Hardware: two CPU cores; or one TPU chip, v5e:1x1.
