@@ -38,6 +38,11 @@ def section(key: str, value: Any, example: str) -> Rows:
   return ((wrong, f'{key}={value!r}: must be a section such as {example}'),)
 
 
+def is_number(x: Any) -> bool:
+  """Returns whether a value of an open section is a number."""
+  return isinstance(x, int | float) and not isinstance(x, bool)
+
+
 def apart(reason: str, **values: Any) -> Rows:
   """Returns the rows that refuse each value that is not empty.
 

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import trees
 from jaxrl_reason.base import Reward, Rollout
+from jaxrl_reason.config import rules
 from jaxrl_reason.envs import Env, Step
 from jaxrl_reason.envs import row_bytes as text_lib
 from jaxrl_reason.rewards import kernels
@@ -35,6 +36,7 @@ NAME = 'chain'  # name of the environment
 VIEW = 'links'  # scores by link, in `Rollout.views`
 OF_OTHERS = 'agrees', 'gains'  # rewards that depend on an earlier link
 KEYS = 'ask reward weight of yes no'.split()
+LINK = "dict(ask='', reward='task')"  # the first link of an example
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +78,7 @@ def parse(spec: Mapping[str, Mapping], task_kernel: str | None) -> list[Link]:
   links, names = [], list(spec)
   for i, (name, own) in enumerate(spec.items()):
     where = f'rl.turns.links.{name}'
+    rules.refuse(rules.section, where, own, LINK)
     unknown = sorted(set(own) - set(KEYS))
     if unknown:
       raise ValueError(f'{where}.{unknown[0]}: the keys are {", ".join(KEYS)}')
@@ -85,7 +88,7 @@ def parse(spec: Mapping[str, Mapping], task_kernel: str | None) -> list[Link]:
         'first, which the problem asks for'
       )
     weight = own.get('weight', 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
+    if not rules.is_number(weight):
       raise ValueError(f'{where}.weight={weight!r}: a number')
     of = own.get('of', names[max(i - 1, 0)])
     if i and of not in names[:i]:

@@ -172,6 +172,9 @@ def change_rules(kind: str, name: str, keys: Iterable[str]) -> rules.Rows:
 def named_rules(name: str, values: Any) -> rules.Rows:
   key = f'named.{name}'
   kind = values.get('kind') if isinstance(values, Mapping) else None
+  keep = values.get('keep', ()) if kind else ()
+  several = isinstance(keep, list | tuple)
+  named = all(isinstance(x, str) for x in (keep if several else (keep,)))
   return (
     (
       name in STAGES or not re.fullmatch(r'\w+', name),
@@ -186,6 +189,11 @@ def named_rules(name: str, values: Any) -> rules.Rows:
     (
       kind not in STAGES,
       names.choice(f'{key}.kind', kind, STAGES),
+    ),
+    (
+      not named,
+      f'{key}.keep={keep!r}: must be names of {", ".join(KEEP)}, such as '
+      "('optimizer',)",
     ),
   )
 

@@ -27,7 +27,8 @@ fails, the whole verdict is invalid.
 import bisect
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import numbers
+from collections.abc import Collection, Mapping, Sequence
 
 from jaxrl_reason.verifiers import resolve
 from jaxrl_reason.verifiers.verdict import Reward, Verdict, judge
@@ -171,29 +172,46 @@ def _part(name: str, value) -> Part:
       build(value['reward']), **value.get('kwargs', {})
     ),
     weight=checked_weight(name, value.get('weight', 1.0)),
-    needs=_as_tuple(value.get('needs', ())),
-    threshold=value.get('threshold', 0.5),
+    needs=_as_tuple(name, 'needs', value.get('needs', ())),
+    threshold=_number(name, 'threshold', value.get('threshold', 0.5)),
     route={
-      key: frozenset(_as_tuple(value[key]))
+      key: frozenset(_as_tuple(name, key, value[key]))
       for key in ('task', 'domain')
       if key in value
     },
   )
 
 
-def _as_tuple(value) -> tuple:
-  return (value,) if isinstance(value, str) else tuple(value)
+def _as_tuple(part: str, key: str, value) -> tuple:
+  names = (value,) if isinstance(value, str) else value
+  if not isinstance(names, Collection) or isinstance(names, Mapping):
+    raise resolve.RewardError(
+      f'part {part!r}: {key}={value!r}: must be a name, or a list of names'
+    )
+  return tuple(names)
+
+
+def _number(part: str, key: str, value) -> float:
+  if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    raise resolve.RewardError(
+      f'part {part!r}: {key}={value!r}: must be a number'
+    )
+  return float(value)
 
 
 def checked_weight(name: str, weight):
   if not isinstance(weight, Mapping):
-    return float(weight)
-  at, values = list(weight.get('at', ())), list(weight.get('values', ()))
+    return _number(name, 'weight', weight)
+  points = [weight.get(key) for key in ('at', 'values')]
+  lists = all(isinstance(x, Sequence) and x for x in points)
+  at, values = map(list, points) if lists else ([], [])
   if set(weight) != {'by', 'at', 'values'} or not at or len(at) != len(values):
     raise resolve.RewardError(
       f"part {name!r}: a scheduled weight is {{'by': 'step', 'at': [...], "
       f"'values': [...]}} with as many values as points, not {dict(weight)!r}"
     )
+  for key, x in [('at', x) for x in at] + [('values', x) for x in values]:
+    _number(name, f'weight.{key}', x)
   if sorted(set(at)) != at:
     raise resolve.RewardError(f"part {name!r}: 'at' must increase: {at}")
   return {'by': weight['by'], 'at': at, 'values': values}

@@ -79,6 +79,7 @@ A, V = {'reward': 'task'}, {'ask': '?', 'reward': 'agrees'}
     ({'a': A}, 'integer', 'a chain has two links or more'),
     ({'a': A, 'b': {'reward': 'task'}}, 'integer', "links.b.ask=''"),
     ({'a': V, 'b': V}, 'integer', "links.a.ask='?'"),
+    ({'a': 5, 'b': V}, 'integer', 'links.a=5: must be a section'),
     ({'a': A, 'b': V | {'of': 'c'}}, 'integer', "links.b.of='c': choose an"),
     ({'a': A, 'b': V | {'of': 'b'}}, 'integer', "links.b.of='b': choose an"),
     ({'a': A, 'b': V | {'off': 1}}, 'integer', 'links.b.off: the keys are'),

@@ -35,6 +35,7 @@ def test_rows_that_divide_are_split_only_if_asked(monkeypatch):
     {'stages': ('sft', 'rl'), 'sft__rows': 9},
     {'mesh': (1, 1, 1)},
     {'mesh': (1, -1, 1)},
+    {'mesh': ()},
   ],
 )
 def test_other_rows_and_meshes_stay_on_one_device(monkeypatch, changes):
@@ -46,3 +47,8 @@ def test_own_devices_have_priority(monkeypatch):
   assert asked(monkeypatch, TWO | flags) == []
   assert asked(monkeypatch, TWO | {'JAX_NUM_PROCESSES': '2'}) == []
   assert asked(monkeypatch, TWO, own=4) == []
+
+
+def test_other_than_a_number_is_refused(monkeypatch):
+  with pytest.raises(ValueError, match="JAXRL_CPU_DEVICES='two': must be a nu"):
+    asked(monkeypatch, {'JAXRL_CPU_DEVICES': 'two'})

@@ -170,7 +170,15 @@ def test_a_resumed_run_is_identical(whole, tmp_path):
     ),
     (
       {'turns.env': 'tools', 'turns.tools': {'s': {'tol': 'search'}}},
-      "rl.turns.tools.s: is {'tool'",
+      "rl.turns.tools.s={'tol': 'search'}: must be {'tool'",
+    ),
+    (
+      {'turns.env': 'tools', 'turns.tools': {'s': 5}},
+      "rl.turns.tools.s=5: must be {'tool'",
+    ),
+    (
+      {'turns.env': 'tools', 'turns.tools': {'s': {'tool': 'a', 'args': 5}}},
+      "'tool': 'a'}: must be {'tool'",
     ),
     (
       {'turns.env': 'tools', 'turns.tools': {'s': {'tool': 'seek'}}},

@@ -178,6 +178,14 @@ EXAMPLES = [
   ),
   (ASKED | {'rl.verdict.ask': 'x'}, "ask='x' has no effect: every reward"),
   (
+    {'rl.rewards.answer': dict(reward='task', kwargs='x')},
+    "rl.rewards.answer.kwargs='x': must be a section",
+  ),
+  (
+    {'rl.rewards.answer': dict(reward=['task'])},
+    r"rl.rewards.answer.reward=\['task'\]: must be the name",
+  ),
+  (
     {'rl.rewards.judge': dict(reward='verdict', kwargs=dict(ask=''))},
     "rl.rewards.judge.kwargs.ask='': set it to the question",
   ),
@@ -294,6 +302,14 @@ EXAMPLES = [
     "preference.pairs='rl': the completions .* set rl.hints.room",
   ),
   (named('rl', 'a', a={'kind': 'rl', 'keep': 'all'}), "keep='all': choose "),
+  (
+    {'named': {'a': {'kind': 'rl', 'keep': 5}}},
+    'a.keep=5: must be names of opt',
+  ),
+  (
+    named('rl', 'a', a={'kind': 'rl', 'keep': [['critic']]}),
+    'must be names of',
+  ),
   (
     named('rl', 'a', a={'kind': 'rl', 'keep': 'critic', 'weights': 'rl'}),
     'weights=.rl. has other weights; set one',
@@ -450,6 +466,12 @@ EXAMPLES = [
   ),
   ({'data.knobs': {'max_opps': 3}}, r"knobs\.max_opps: .*'max_ops'"),
   ({'data.knobs': {'max_ops': 'x'}}, "knobs.max_ops='x': must be a int"),
+  ({'data.knobs': {'ops': ''}}, r"knobs.ops='': .* of the characters \+-\*"),
+  ({'data.harder': {'ops': '+^'}}, r"harder.ops='\+\^': .* characters \+-\*"),
+  (
+    {'data.name': 'base_conversion', 'data.knobs': {'bases': 10}},
+    'data.knobs.bases=10: must be a tuple',
+  ),
   ({'data.sources': {'a': 3}}, 'data.sources.a=3: must be a section such as'),
   (sources(weigth=2), "unknown key data.sources.a.weigth.*'weight'"),
   (sources(files=2), 'data.sources.a.files=2: must be a section'),
@@ -533,6 +555,11 @@ EXAMPLES = [
   (HINTS | {'rl.hints.by': 'luck'}, "rl.hints.by='luck': choose"),
   (HINTS | {'rl.hints.at': (0.0, 1.0)}, 'as many shares as points'),
   (HINTS | {'rl.hints.share': (2.0,)}, 'must be shares from 0 to 1'),
+  (HINTS | {'rl.hints.share': ('x',)}, r"share=\('x',\): set numbers, as many"),
+  (
+    HINTS | {'rl.hints.at': (0, 'a'), 'rl.hints.share': (0.1, 0.2)},
+    r"rl.hints.at=\(0, 'a'\) and .*: set numbers, as many",
+  ),
   (AGAIN | {'rl.hints.learn': True}, "hints.learn=True and rl.hints.when='fai"),
   (HINTS | {'rl.archive': 1}, 'rl.archive=1 and rl.hints.room=4'),
   (HINTS | DEMOS, 'rl.demos=1 and rl.hints.room=4'),

@@ -117,6 +117,18 @@ def test_kwargs_reach_the_function():
     ({'a': {'reward': one, 'needs': 'b'}}, "needs 'b'"),
     ({'a': {'reward': one, 'needs': 'a'}}, 'ring'),
     ({'a': {'reward': one, 'weight': {'by': 'step'}}}, "'at'"),
+    ({'a': {'reward': one, 'weight': None}}, 'weight=None: must be a number'),
+    (
+      {'a': {'reward': one, 'weight': {'by': 's', 'at': 5, 'values': [0]}}},
+      "'at'",
+    ),
+    (
+      {'a': {'reward': one, 'weight': {'by': 's', 'at': ['x'], 'values': [0]}}},
+      "weight.at='x': must be a number",
+    ),
+    ({'a': {'reward': one, 'needs': 5}}, 'needs=5: must be a name, or a list'),
+    ({'a': {'reward': one, 'task': {'b': 1}}}, "task={'b': 1}: must be a name"),
+    ({'a': {'reward': one, 'threshold': 'x'}}, "threshold='x': must be a num"),
     (
       {
         'a': {

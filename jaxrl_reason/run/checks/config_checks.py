@@ -163,6 +163,7 @@ def reward_rules(c: RL) -> rules.Rows:
 
 def part_rules(key: str, part: Mapping) -> rules.Rows:
   unknown = next((k for k in part if k not in compose.KEYS), '')
+  reward, kwargs = part.get('reward', ''), part.get('kwargs', {})
   return (
     (
       unknown,
@@ -170,6 +171,16 @@ def part_rules(key: str, part: Mapping) -> rules.Rows:
       f'has {", ".join(sorted(compose.KEYS))}',
     ),
     ('reward' not in part, f'{key} lacks the key reward'),
+    (
+      not isinstance(reward, str),
+      f'{key}.reward={reward!r}: must be the name of a reward, or '
+      'path/to/file.py:function',
+    ),
+    (
+      not isinstance(kwargs, Mapping),
+      f'{key}.kwargs={kwargs!r}: must be a section with the arguments of the '
+      "reward, such as dict(ask='...')",
+    ),
   )
 
 

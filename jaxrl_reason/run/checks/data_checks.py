@@ -11,7 +11,13 @@ from jaxrl_reason.verifiers import tasks
 
 SECTIONS = ('files', 'knobs', 'harder')
 # Type of a task's knob -> types that a recipe may use for it.
-KNOBS = {int: int, float: numbers.Real, bool: bool, str: str}
+KNOBS = {
+  int: int,
+  float: numbers.Real,
+  bool: bool,
+  str: str,
+  tuple: (list, tuple),
+}
 
 
 def check(rl: RL, d: Data, stages: tuple[str, ...]) -> None:
@@ -125,7 +131,8 @@ def heldout_rules(d: Data) -> rules.Rows:
 
 def knob_rules(key: str, d: Data) -> rules.Rows:
   """Refuses knobs that the task does not have, and values of another type."""
-  known = tasks.get(d.name).knobs if tasks.is_known(d.name) else {}
+  task = tasks.get(d.name) if tasks.is_known(d.name) else None
+  known, choices = (task.knobs, task.choices) if task else ({}, {})
   knobs = [
     (f'{key}.{section}.{name}', name, value)
     for section in ('knobs', 'harder')
@@ -133,6 +140,10 @@ def knob_rules(key: str, d: Data) -> rules.Rows:
   ]
   unknown = next((x for x in knobs if x[1] not in known), ('', '', None))
   wrong = next((x for x in knobs if _is_wrong(known.get(x[1]), x[2])), unknown)
+  texts = [x for x in knobs if x[1] in choices and isinstance(x[2], str)]
+  other = next(
+    (x for x in texts if not x[2] or {*x[2]} - {*choices[x[1]]}), None
+  )
   return (
     (
       unknown[0],
@@ -143,6 +154,11 @@ def knob_rules(key: str, d: Data) -> rules.Rows:
       wrong[0],
       f'{wrong[0]}={wrong[2]!r}: must be a '
       f'{type(known.get(wrong[1])).__name__}',
+    ),
+    (
+      other,
+      f'{other and other[0]}={other and other[2]!r}: must have one or more of '
+      f'the characters {other and choices[other[1]]}',
     ),
   )
 
@@ -175,14 +191,10 @@ def source_rules(key: str, source: Mapping) -> rules.Rows:
       f'{key}.supervised={warm!r}: must be True or False',
     ),
     (
-      hard is not None and not _is_number(hard),
+      hard is not None and not rules.is_number(hard),
       f'{key}.difficulty={hard!r}: must be a number',
     ),
   )
-
-
-def _is_number(x: Any) -> bool:
-  return isinstance(x, int | float) and not isinstance(x, bool)
 
 
 def task_rules(key: str, d: Data) -> rules.Rows:
@@ -254,7 +266,7 @@ def _schedule(weight: Any) -> tuple[list, list] | None:
       return None
     if {*weight} - {'by', 'at', 'values'} or weight.get('by') != 'step':
       return None
-  numbers_ = all(_is_number(x) and 0 <= x < 1e9 for x in (*values, *at))
+  numbers_ = all(rules.is_number(x) and 0 <= x < 1e9 for x in (*values, *at))
   rises = all(a < b for a, b in zip(at, at[1:]))
   sound = values and len(at) == len(values) and numbers_ and rises
   return (at, values) if sound else None

@@ -144,6 +144,8 @@ def hint_rules(c: RL) -> rules.Rows:
   if not h.room:
     return ()
   again, of_policy = h.when == 'failed', ('solve_rate', 'mean_length')
+  numbers = all(map(rules.is_number, (*h.at, *h.share)))
+  rise = numbers and h.at and sorted({*h.at}) == [*h.at]
   blind = reward_functions.scheduled_by(c.rewards, of_policy)
   return (
     rules.choice('rl.hints.when', h.when, hints.WHEN),
@@ -165,12 +167,12 @@ def hint_rules(c: RL) -> rules.Rows:
       rl__reference__patience=not again and c.reference.patience,
     ),
     (
-      len(h.at) != len(h.share) or not h.at or sorted({*h.at}) != [*h.at],
-      f'rl.hints.at={h.at} and rl.hints.share={h.share}: set as many shares as '
-      'points, and points that rise',
+      not rise or len(h.at) != len(h.share),
+      f'rl.hints.at={h.at} and rl.hints.share={h.share}: set numbers, as many '
+      'shares as points, and points that rise',
     ),
     (
-      not all(0 <= x <= 1 for x in h.share),
+      numbers and not all(0 <= x <= 1 for x in h.share),
       f'rl.hints.share={h.share}: must be shares from 0 to 1',
     ),
     (
@@ -199,10 +201,8 @@ def hint_rules(c: RL) -> rules.Rows:
 
 def _rises(lengths: tuple) -> bool:
   """Returns whether these are numbers above 0, each above the one before."""
-  return all(
-    isinstance(x, int | float) and not isinstance(x, bool) and x > 0
-    for x in lengths
-  ) and sorted({*lengths}) == [*lengths]
+  positive = all(rules.is_number(x) and x > 0 for x in lengths)
+  return positive and sorted({*lengths}) == [*lengths]
 
 
 def shaping_rules(c: sections.Shaping, samples: int) -> rules.Rows:

@@ -19,12 +19,20 @@ def split(run: Run, env: Mapping[str, str] = os.environ) -> None:
 
   Must be called before jax has devices. The CPU stays one device if the rows of
   a stage do not divide, or if the mesh splits anything but rows.
+
+  Raises:
+    ValueError: names the variable, which is no number.
   """
-  n = int(env.get(ASKED) or 1)
+  asked = env.get(ASKED) or '1'
+  if not asked.isdecimal():
+    raise ValueError(
+      f'{ASKED}={asked!r}: must be a number of devices, such as 2'
+    )
+  n = int(asked)
   own = _own_devices() > 0 or OWN[1] in env
   if n < 2 or own or OWN[0] in env.get('XLA_FLAGS', ''):
     return
-  if run.mesh[0] == -1 and {*run.mesh[1:]} == {1} and _divides(run, n):
+  if run.mesh[:1] == (-1,) and {*run.mesh[1:]} == {1} and _divides(run, n):
     jax.config.update('jax_num_cpu_devices', n)
 
 

@@ -2,7 +2,7 @@
 
 import concurrent.futures
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -59,10 +59,10 @@ def check(c: RL) -> None:
       "name={'tool': ..., 'args': {...}}"
     )
   for name, part in t.tools.items():
-    named = 'tool' in part and not set(part) - {'tool', 'args'}
-    if not named or not isinstance(part['tool'], str):
+    if not _is_tool(part):
       raise ValueError(
-        f"rl.turns.tools.{name}: is {{'tool': name or path, 'args': {{...}}}}"
+        f'rl.turns.tools.{name}={part!r}: must be '
+        "{'tool': name or path, 'args': {...}}"
       )
     if ':' not in part['tool'] and part['tool'] not in tools.TOOLS:
       raise ValueError(
@@ -70,6 +70,16 @@ def check(c: RL) -> None:
         f'{", ".join(tools.TOOLS)}, or path/to/file.py:function.'
         f'{nearest(part["tool"], tools.TOOLS)}'
       )
+
+
+def _is_tool(part: Any) -> bool:
+  """Returns whether a value has the form of a tool in `rl.turns.tools`."""
+  return (
+    isinstance(part, Mapping)
+    and isinstance(part.get('tool'), str)
+    and isinstance(part.get('args', {}), Mapping)
+    and not set(part) - {'tool', 'args'}
+  )
 
 
 class Pool:

@@ -77,4 +77,5 @@ TASK = problem.Task(
   alphabet=problem.DIGITS + '+-*%= ' + problem.MARKER,
   answer_chars=problem.DIGITS + '+- ',
   kernel='integer',
+  choices=dict(ops=''.join(problem.OPERATIONS)),
 )

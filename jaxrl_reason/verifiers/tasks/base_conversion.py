@@ -43,7 +43,7 @@ def generate(
   max_number: int,
   bases: tuple[int, ...],
 ) -> problem.Example | None:
-  if not all(2 <= radix <= len(NUMERALS) for radix in bases):
+  if not all(radix in range(2, len(NUMERALS) + 1) for radix in bases):
     raise ValueError(f'bases={bases}: must be from 2 to {len(NUMERALS)}')
   if len(set(bases)) < 2 or min_number < 0:
     raise ValueError(f'bases={bases}, min_number={min_number}: at least two '

@@ -47,4 +47,5 @@ TASK = problem.Task(
   alphabet=arithmetic.TASK.alphabet + ';?yn',
   answer_chars=arithmetic.TASK.answer_chars,
   kernel='integer',
+  choices=arithmetic.TASK.choices,
 )

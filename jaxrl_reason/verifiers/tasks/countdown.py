@@ -213,4 +213,5 @@ TASK = problem.Task(
   answer_chars=problem.DIGITS + '+-*/() ',
   kernel='countdown',
   identity=identity,
+  choices=dict(ops='+-*/'),
 )

@@ -62,6 +62,7 @@ class Task:
     identity: problems with the same identity are one problem, for any wording
       of the prompt, and are in the same split.
     reward: name of the host reward that verifies answers.
+    choices: text knob -> the characters that it may have, at least one.
   """
 
   name: str
@@ -74,6 +75,7 @@ class Task:
   kernel: str | None
   identity: Callable[[Example], str] = operator.itemgetter('prompt')
   reward: str = 'jaxrl_reason.verifiers.task:reward'
+  choices: dict = dataclasses.field(default_factory=dict)
 
 
 def make_example(

@@ -43,4 +43,5 @@ TASK = problem.Task(
   alphabet=arithmetic.TASK.alphabet + ASK,
   answer_chars=arithmetic.TASK.answer_chars,
   kernel='integer',
+  choices=arithmetic.TASK.choices,
 )

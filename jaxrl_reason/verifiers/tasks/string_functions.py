@@ -83,4 +83,5 @@ TASK = problem.Task(
   alphabet=LETTERS + FUNCTIONS + '|= ' + problem.MARKER,
   answer_chars=LETTERS,
   kernel='text',
+  choices=dict(functions=FUNCTIONS),
 )

@@ -133,4 +133,5 @@ TASK = problem.Task(
   answer_chars=problem.DIGITS,
   kernel='integer',
   reward='numbers',
+  choices=dict(ops=''.join(problem.OPERATIONS)),
 )
