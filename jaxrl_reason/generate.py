@@ -16,9 +16,10 @@ If a flag of sampling (--temperature, --top_k, --top_p, --min_p) is not set, its
 value is that of the model's generation_config.json, if the file has it. --top_k
 applies before --top_p, and --min_p last, as in transformers.
 
-A completion ends before the first --stop; `length` counts its tokens too. With
---regex or --json_schema only tokens that continue a match are sampled, and the
-completion may end where the match is whole (extra: structured).
+A completion ends before the first --stop, a text or a special token; `length`
+counts its tokens too. With --regex or --json_schema only tokens that continue a
+match are sampled, and the completion may end where the match is whole (extra:
+structured).
 """
 
 import sys
@@ -37,7 +38,7 @@ def parser() -> command.Parser:
   p.text('--file', None, 'prompts, JSONL')
   p.text('--out', None, 'completions, JSONL, with --file')
   p.switch('--chat', "in the model's chat template")
-  p.text('--system', '', 'message of the system, with --chat')
+  p.text('--system', '', 'system message of prompts without one, with --chat')
   p.text('--thinking', '', f'of some templates: {", ".join(THINKING)}')
   p.text('--template', '', 'format of prompts without --chat')
   p.number('--n', 1, 'completions per prompt')

@@ -68,21 +68,26 @@ class Generator:
     if self.template is not None:
       end = chat.turn_end(self.template, self.tokenizer)
       eos = eos if end is None else (*eos, end)
-    self._stop = jnp.asarray(eos, jnp.int32)
+    stops, ids = sampling_settings.stops(self.stops, self.tokenizer)
+    self._stop = jnp.asarray((*eos, *ids), jnp.int32)
     self._compiled = functools.cache(self._compile)
     encode = functools.partial(chat.encode_after, self.tokenizer)
     self._forcing = forcing.make(encode, self.max_new, **self.forced)
-    self._automaton = self._follow(eos)
+    self._automaton = self._follow(stops, eos)
     given = self.sampling, self.biases, self.tokenizer
     self._sampling = sampling_settings.make(*given)
 
-  def _follow(self, eos: Sequence[int]) -> automaton.Automaton | None:
-    """Returns the automaton of `stops` or of `expression`."""
-    if not (self.stops or self.expression):
+  def _follow(
+    self, stops: Sequence[str], eos: Sequence[int]
+  ) -> automaton.Automaton | None:
+    """Returns the automaton of texts that end a completion, or of
+    `expression`.
+    """
+    if not (stops or self.expression):
       return None
     tokens = self.tokenizer.token_bytes()
-    if self.stops:
-      return automaton.of_stops(self.stops, tokens, self.vocab)
+    if stops:
+      return automaton.of_stops(stops, tokens, self.vocab)
     return automaton.of_expression(self.expression, tokens, self.vocab, eos)
 
   def ids(self, prompt: str | chat.Messages, **options: Any) -> list[int]:
@@ -294,11 +299,11 @@ def _ids(g: Generator, row: dict, options: dict) -> list[int]:
       raise ValueError('"messages" need --chat')
     return g.ids(chat.plain(options.get('template') or 'none', row['prompt']))
   thinking = chat.THINKING[options.get('thinking') or '']
-  if 'messages' in row:
-    return g.ids(row['messages'], enable_thinking=thinking)
-  system = options.get('system')
-  said = [{'role': 'system', 'content': system}] if system else []
-  said.append({'role': 'user', 'content': row['prompt']})
+  said, system = row.get('messages'), options.get('system')
+  if said is None:
+    said = [{'role': 'user', 'content': row['prompt']}]
+  if system and not any(m.get('role') == 'system' for m in said):
+    said = [{'role': 'system', 'content': system}, *said]
   return g.ids(said, enable_thinking=thinking)
 
 

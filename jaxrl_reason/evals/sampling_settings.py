@@ -1,6 +1,6 @@
 """Sampling settings of commands: flags, and those of a model's folder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl_reason import ranges
@@ -41,6 +41,28 @@ def of_model(texts, flags: Mapping[str, float | None]) -> dict[str, float]:
     out |= {k: values[k] for k in NEUTRAL if values.get(k) is not None}
   ranges.check(out, ranges.SAMPLING, '--')
   return out
+
+
+def stops(texts: Sequence[str], tokenizer: Any) -> tuple[list[str], list[int]]:
+  """Splits the texts that end a completion into those that a decoded text may
+  contain, and special tokens, which it never contains.
+
+  Raises:
+    ValueError: names the text with a special token and others.
+  """
+  rest, ids, spelled = [], [], tokenizer.token_bytes()
+  name = getattr(tokenizer, 'token_text', None)  # of a folder's tokenizer
+  for text in texts:
+    found = tokenizer.encode(text) if name else []
+    special = [i for i in found if not spelled[i] and name(i) in text]
+    if special and len(found) > 1:
+      raise ValueError(
+        f'--stop={text!r}: {name(special[0])!r} is a special token, which is '
+        'in no decoded text: pass it as a --stop on its own'
+      )
+    ids += special
+    rest += [] if special else [text]
+  return rest, ids
 
 
 def make(

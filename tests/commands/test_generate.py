@@ -89,6 +89,35 @@ def test_a_stop_cuts_the_same_completion(generator, folder, prompts, tmp_path):
   assert stop not in ''.join(json.loads(x)['completion'] for x in open(out))
 
 
+def test_a_special_token_is_a_stop(folder, prompts, tmp_path):
+  """Special tokens are in no decoded text, so the token itself ends it."""
+  plain = load(folder)
+  (start,) = plain.tokenizer.encode('<|im_start|>')
+  likely = dict(biases={f'id:{start}': 3.0})
+  ids = generate._ids(plain, {'prompt': 'apples'}, {})
+  (whole,), _ = load(folder, **likely)([ids], [0])
+  for stops in (['<|im_start|>'], ['<|im_start|>', 'never in it']):
+    g = load(folder, stops=stops, **likely)
+    (cut,), _ = g([ids], [0])
+    for a, b in zip(cut, whole):
+      assert a == b[: b.index(start) + 1] and len(a) < len(b) and g.stopped(a)
+      assert g.text(a) == g.tokenizer.decode(b[: b.index(start)])
+  for text in ('x<|im_start|>', '<|im_end|>\n'):
+    with pytest.raises(ValueError, match='is a special token.*on its own'):
+      load(folder, stops=[text])
+
+
+def test_the_system_message_is_also_that_of_conversations(folder):
+  """Unless a conversation has its own."""
+  g, said = load(folder, chat=True), [{'role': 'user', 'content': 'How many?'}]
+  given = {'system': 'Count.'}
+  want = generate._ids(g, {'prompt': 'How many?'}, given)
+  assert generate._ids(g, {'messages': said}, given) == want
+  own = [{'role': 'system', 'content': 'Guess.'}, *said]
+  kept = generate._ids(g, {'messages': own}, {})
+  assert generate._ids(g, {'messages': own}, given) == kept != want
+
+
 def test_completions_match_an_expression(folder, prompts, tmp_path):
   """The end token is sampled only if the expression may end there."""
   pytest.importorskip('outlines_core')
