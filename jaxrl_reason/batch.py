@@ -201,24 +201,27 @@ def stats_of_rounds(account: Account, part_names: tuple[str, ...]) -> Metrics:
 
 
 def summary(batch: Outcomes, part_names: tuple[str, ...]) -> Metrics:
-  """Summarises N completions."""
-  ok = batch.reward_valid
-  n_ok = jnp.maximum(ok.sum(), 1)
+  """Summarises N completions, without those of past versions."""
+  there = jnp.ones_like(batch.reward_valid)
+  if batch.is_past is not None:
+    there = ~batch.is_past
+  ok = batch.reward_valid & there
+  batch = batch.replace(reward_valid=ok)
 
-  def mean(x):
-    return jnp.sum(jnp.where(ok, x, 0)) / n_ok
+  def mean(x, rows=ok):
+    return jnp.sum(jnp.where(rows, x, 0)) / jnp.maximum(rows.sum(), 1)
 
   reward = mean(batch.reward)
   solved_all, solved_none = solved_groups(batch)
   out = {
     'reward_mean': reward,
     'reward_std': jnp.sqrt(mean((batch.reward - reward) ** 2)),
-    'reward_invalid': 1 - jnp.mean(ok),
+    'reward_invalid': 1 - mean(ok, there),
     'groups_solved_all': jnp.mean(solved_all),
     'groups_solved_none': jnp.mean(solved_none),
-    'length_mean': jnp.mean(batch.length.astype(jnp.float32)),
+    'length_mean': mean(batch.length.astype(jnp.float32), there),
     'length_max': jnp.max(batch.length),
-    'truncated': jnp.mean(batch.truncated),
+    'truncated': mean(batch.truncated, there),
     'tokens': batch.length.sum(),
   }
   for i, name in enumerate(part_names):
@@ -228,13 +231,14 @@ def summary(batch: Outcomes, part_names: tuple[str, ...]) -> Metrics:
 
 def length_by_verdict(batch: Batch) -> Metrics:
   """Averages the lengths of correct and of incorrect rows, by the first reward
-  part; NaN if there are no such rows.
+  part; NaN if there are no such rows. Rows without a sampled token, such as
+  those of past versions, do not count.
   """
   lengths = batch.mask.sum(axis=1)
   right = batch.reward_parts[:, 0] > 0.5
 
   def mean(chosen):
-    chosen = chosen & batch.reward_valid
+    chosen = chosen & batch.reward_valid & (lengths > 0)
     return jnp.where(chosen, lengths, 0).sum() / chosen.sum()
 
   return {'length_right': mean(right), 'length_wrong': mean(~right)}

@@ -4,8 +4,7 @@
       list files that differ from setup.cfg
   .venv/bin/python tools/notebooks.py --write        update these files
   .venv/bin/python tools/notebooks.py --url=ADDRESS
-      change the address in all files;
-                                           origin: the address of the remote
+      change the address in all files; origin: the address of the remote
   .venv/bin/python tools/notebooks.py --execute
       run the notebooks without outputs
 

@@ -87,6 +87,7 @@ def of(
   if max_new is None:
     max_new = run_config.data.completion_len if run_config else MAX_NEW
   chunks = _chunks(o, run_config, max_new)
+  k = suite.samples if o.k is None else o.k
   same = ('greedy', 'top_k', 'top_p', 'min_p', 'seed', 'system')
   return {
     'model': model,
@@ -94,7 +95,7 @@ def of(
     'variant': variant.name,
     'temperature': float(temperature),
     'max_new': max_new,
-    'k': suite.samples if o.k is None else o.k,
+    'k': k,
     'problems': suite.digest(),
     'dtype': o.dtype or loading.default_dtype(),
     'thinking': o.thinking,
@@ -108,7 +109,7 @@ def of(
     **_power(o, temperature, chunks),
     **_search(o, max_new, chunks),
     **_top(o, chunks),
-    **_noise(temperature),
+    **_noise(k, temperature),
     **({'judge': answer_judges.judge_name(o.judge)} if o.judge else {}),
   }
 
@@ -229,11 +230,12 @@ def _top(o: Options, chunks: dict) -> dict[str, int]:
   return {'top_logprobs': o.top_logprobs}
 
 
-def _noise(temperature: float) -> dict[str, str]:
-  """Returns the name of the noise, so that samples of several temperatures are
-  independent; {} for temperature 1, as in files of older versions.
+def _noise(k: int, temperature: float) -> dict[str, str]:
+  """Returns the name of the noise of k samples, so that samples of several
+  temperatures are independent; {} for temperature 1, as in files of older
+  versions, and for greedy answers alone.
   """
-  return {'noise': f't{temperature:g}'} if temperature != 1 else {}
+  return {'noise': f't{temperature:g}'} if k and temperature != 1 else {}
 
 
 def power_of(settings: dict[str, Any]) -> Power | None:

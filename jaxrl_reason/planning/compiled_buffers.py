@@ -12,7 +12,6 @@ import collections
 import os
 import pathlib
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -41,7 +40,9 @@ REQUEST, ERROR = 'request.pickle', 'error.pickle'
 
 
 class NotBuilt(RuntimeError):
-  """Another process cannot build the program: it uses code of a recipe."""
+  """Another process did not build the program: it uses code of a recipe, or
+  the system killed the process.
+  """
 
 
 def measure(
@@ -60,7 +61,7 @@ def measure(
 
   Raises:
     DoesNotFit: the buffers exceed the memory of a chip.
-    NotBuilt: only this process can build the program.
+    NotBuilt: another process did not build the program.
   """
   start = time.monotonic()
   with tempfile.TemporaryDirectory() as name:
@@ -114,9 +115,12 @@ def _compile(folder: pathlib.Path, make, args: tuple) -> None:
   finally:
     process.kill()
     process.wait()
-  if process.returncode not in (0, -signal.SIGKILL):
-    lines = errors.strip().splitlines() or [f'exit code {process.returncode}']
-    raise NotBuilt(lines[-1])
+  code = process.returncode
+  if not code or any(folder.glob(LAST)):  # the kill above has a code, too
+    return
+  if code < 0:
+    raise NotBuilt(f'killed by signal {-code}')
+  raise NotBuilt((errors.strip().splitlines() or [f'exit code {code}'])[-1])
 
 
 def main(name: str) -> None:

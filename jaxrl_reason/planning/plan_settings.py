@@ -249,6 +249,8 @@ def faster(planner, found: Found) -> Found:
   after = POLICIES.index(found.config.model.remat) + 1
   for policy in POLICIES[after:]:
     batches = best.config[name].micro_batches
+    if batches == 1:
+      break
     best = better(model__remat=policy, end=batches)
   if name == 'rl' and best.config.rl.padding == 'whole':
     best = better(rl__padding=SHARED)

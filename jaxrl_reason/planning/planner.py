@@ -155,8 +155,8 @@ class Planner:
       return plan_table.no_room(e, phase.state)
     except compiled_buffers.NotBuilt as e:
       self.say(
-        'compiling to the end, which takes longer, as another process cannot '
-        f'read this recipe: {str(e):.80}'
+        'compiling to the end, which takes longer, as another process could '
+        f'not build this program: {str(e):.80}'
       )
       self.code = True
       return self._compiled(phase, parts)

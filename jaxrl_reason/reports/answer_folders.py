@@ -139,21 +139,26 @@ def by_suite(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
 
 def pass_at_k(cells: list[Cell]) -> list[dict]:
   """Draws a figure for each suite with a line per model; `notes` have the k at
-  which the first model and another cross.
+  which the first model and another cross, on problems of both.
   """
   out = []
   for suite, group in by_suite(cells).items():
     traces = []
     for i, cell in enumerate(group):
       traces += panels.with_errors(cell.curve(), cell.model, i, 0)
-    notes = [_crossing(group[0], other) for other in group[1:]]
+    first, *others = group
+    notes = [_crossing(first, *found) for found in _shared(first, others)]
     figure = panels.pass_layout(f'pass@k, {suite}')
     out.append({'figure': {'data': traces, 'layout': figure}, 'notes': notes})
   return out
 
 
-def _crossing(a: Cell, b: Cell) -> str:
-  """Describes the k from which one of two models is ahead."""
+def _crossing(a: Cell, b: Cell, problems: list[int]) -> str:
+  """Describes the k from which one of two models is ahead on some problems."""
+  a, b = (
+    dataclasses.replace(x, right={i: x.right[i] for i in problems})
+    for x in (a, b)
+  )
   for one, other in ((a, b), (b, a)):
     if at := passk.crossover(one.curve(), other.curve()):
       return f'{one.model} is ahead of {other.model} from k = {at}'

@@ -317,16 +317,24 @@ class Play:
     # continues, no token passes through the model, and none is stored.
     return self.extended(state, tokens, t)
 
-  def until(self, end: int, state: State, most: int) -> State:
+  def until(
+    self, end: int, state: State, most: int, saved=None, save=lambda x, _: x
+  ) -> tuple[State, Any]:
     """Plays the turns before number `end`, at most `most` of them, or until all
-    episodes are over.
+    episodes are over. Returns (the state, saved).
+
+    Args:
+      save: (saved, state before a turn) -> saved.
     """
 
-    def unfinished(state: State):
-      return jnp.any(~state.done & (state.turn < end))
+    def unfinished(carry):
+      return jnp.any(~carry[0].done & (carry[0].turn < end))
+
+    def body(carry):
+      return self.turn(carry[0]), save(carry[1], carry[0])
 
     with trees.at_most('turns', most):
-      return jax.lax.while_loop(unfinished, self.turn, state)
+      return jax.lax.while_loop(unfinished, body, (state, saved))
 
 
 def _past(state: State, n: int) -> jax.Array | None:

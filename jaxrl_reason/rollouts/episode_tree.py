@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import sharding, trees
+from jaxrl_reason import sharding
 from jaxrl_reason.base import Model
 from jaxrl_reason.rollouts import tree as tree_lib
 from jaxrl_reason.rollouts.draw import Draw
@@ -69,7 +69,7 @@ def _at_turns(how: tree_lib.Tree, every: Draw, play: Play, state: State):
   nodes of their tokens [S,leaves,C]).
   """
   n, most = len(every.keys), play.how.most
-  state = play.until(how.turns[0], state, how.turns[0])
+  state, _ = play.until(how.turns[0], state, how.turns[0])
   for fork, end in zip(how.turns, (*how.turns[1:], most)):
     # An episode that is over has copies.
     at = jnp.where(state.done, play.max_new, state.begin)
@@ -77,7 +77,7 @@ def _at_turns(how: tree_lib.Tree, every: Draw, play: Play, state: State):
     rows = np.arange(0, n, n // len(state.done))
     play = dataclasses.replace(play, draw=tree_lib.of_rows(every, rows))
     state = _resumed(play, state, end - fork)
-    state = play.until(end, state, end - fork)
+    state, _ = play.until(end, state, end - fork)
   level = jnp.searchsorted(
     jnp.asarray(how.turns), state.out['turn'] - 1, side='right'
   )
@@ -96,19 +96,13 @@ def _with_history(play: Play, state: State) -> tuple[State, dict]:
   def blank(x):
     return sharding.rows(jnp.zeros((len(x), most, *x.shape[1:]), x.dtype))
 
-  def body(carry):
-    state, saved = carry
-    saved = jax.tree.map(
+  def save(saved: dict, state: State) -> dict:
+    return jax.tree.map(
       lambda all_, x: all_.at[:, state.turn].set(x), saved, of_turn(state)
     )
-    return play.turn(state), saved
 
-  def unfinished(carry):
-    return (carry[0].turn < most) & ~jnp.all(carry[0].done)
-
-  saved = jax.tree.map(blank, of_turn(state))
-  with trees.at_most('turns', most):
-    return jax.lax.while_loop(unfinished, body, (state, saved))
+  blanks = jax.tree.map(blank, of_turn(state))
+  return play.until(most, state, most, blanks, save)
 
 
 def fork_of(
@@ -153,7 +147,7 @@ def _by_entropy(how: tree_lib.Tree, every: Draw, play: Play, state: State):
   play = dataclasses.replace(play, draw=tree_lib.of_rows(every, others))
   most = play.how.most
   state = _resumed(play, state, most - 1)
-  state = play.until(most, state, most - 1)
+  state, _ = play.until(most, state, most - 1)
   first, rest = ((x.out, x.env, x.episode) for x in (whole, state))
   out, env, episode = tree_lib.joined(first, rest, alone)
   state = state.replace(out=out, env=env, episode=episode)

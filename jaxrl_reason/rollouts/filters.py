@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
 from jaxrl_reason.base import Batch, Metrics
@@ -248,9 +249,7 @@ def overlong_penalty(batch: Batch, cache: int, max_new: int) -> jax.Array:
     cache: tokens at the end of max_new over which the penalty falls.
     max_new: C.
   """
-  others = batch.is_offpolicy
-  own = batch.mask if others is None else batch.mask & ~others
-  length = own.sum(axis=1)
+  length = batch_lib.own_tokens(batch).sum(axis=1)
   return losses.soft_overlong_penalty(length, max_length=max_new, cache=cache)
 
 

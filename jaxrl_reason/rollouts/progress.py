@@ -12,8 +12,8 @@
 Means are exponential, over about the last ten batches; the first batch with a
 row to count sets each of them. Before it, a mean is -0.0: rewards and hints
 read 0, and the sign distinguishes it from a mean of 0. Rows that begin with a
-hint, and demonstrations, are excluded from solve_rate and mean_length, because
-they do not measure the policy alone.
+hint, demonstrations, and rows of past versions (a league) are excluded from
+solve_rate and mean_length, because they do not measure the policy alone.
 """
 
 import dataclasses

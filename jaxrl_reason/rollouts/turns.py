@@ -265,7 +265,7 @@ def _played(play: Play, state: State, bounds: Sequence[int]) -> State:
   """Plays to the end of all episodes; bounds: see `_bounds`."""
   for before, bound in zip((0, *bounds), bounds):
     cache = play.draw.model.grow(state.cache, play.how.columns(bound))
-    state = play.until(bound, state.replace(cache=cache), bound - before)
+    state, _ = play.until(bound, state.replace(cache=cache), bound - before)
   return state
 
 

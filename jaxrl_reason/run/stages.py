@@ -382,7 +382,7 @@ def _host(
         reward = answered.reward
         stats.add(ids, reward.parts[:, 0], reward.valid & ~answered.helped)
       host |= stats.metrics()
-    if 'rollouts' in metrics:
+    if 'rollouts' in metrics and c.rewards:
       metrics['rollouts']['verdicts'] = sources.verdicts_by_row(mesh, answers)
     return state, metrics, host
 

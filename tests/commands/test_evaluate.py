@@ -20,9 +20,9 @@ from etils import epath
 from paths import ROOT
 
 from jaxrl_reason import evaluate
+from jaxrl_reason.evals import cell_settings, grown, loading, suites
 from jaxrl_reason.evals import evaluation as session
 from jaxrl_reason.evals import generation as generate
-from jaxrl_reason.evals import grown, loading, suites
 from jaxrl_reason.reports import answer_folders
 from jaxrl_reason.reports.answer_pages import Blocks
 from jaxrl_reason.run import train
@@ -161,6 +161,8 @@ def test_each_temperature_has_its_own_noise(folder):
   other.write_text(json.dumps(settings))
   with pytest.raises(ValueError, match="with noise=None, not 't1.001'; name"):
     run(*flags(folder, 'noise', *more))
+  # Greedy answers alone have no noise, and are continued.
+  assert cell_settings._noise(0, 1.001) == {}
 
 
 def test_a_budget_is_forced_by_name(folder):

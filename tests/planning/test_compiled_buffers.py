@@ -2,7 +2,9 @@
 replaces the compiler of a chip.
 """
 
+import os
 import pathlib
+import signal
 import time
 import types
 
@@ -143,6 +145,18 @@ def test_programs_that_only_this_process_can_build_are_not_built():
     buffers.measure(int, (), *phase())
   with pytest.raises(buffers.NotBuilt, match='lambda'):
     buffers.measure(lambda: None, (), *phase())
+
+
+class Killed:
+  """Is killed before it has written its files, as if memory were short."""
+
+  def compile(self, compiler_options: dict):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_another_one_kills_has_built_nothing():
+  with pytest.raises(buffers.NotBuilt, match='killed by signal 9'):
+    buffers.measure(Killed, (), *phase())
 
 
 def test_a_planner_compiles_these_to_the_end(monkeypatch):

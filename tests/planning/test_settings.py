@@ -101,11 +101,14 @@ def test_more_recomputation_is_compiled_only_with_fewer_micro_batches(recipe):
     planner = Planner(recipe, hbm=hbm, shared=2.0)
     first = found(planner)
     planner.tried.clear()
+    planner.said.clear()
     settings.faster(planner, first)
     tried = [c for _, c in planner.tried if c.rl.padding != settings.SHARED]
     assert len(tried) <= most, hbm
     batches = first.config.rl.micro_batches
     assert all(c.rl.micro_batches < batches for c in tried)
+    policies = [x for x in planner.said if x.startswith('model.remat=')]
+    assert len(policies) <= most + 1, hbm  # one shares the prompt
 
 
 def test_other_keys_of_the_recipe_do_not_change(recipe):

@@ -75,6 +75,21 @@ def test_models_are_compared_on_equal_problems(tmp_path):
   assert answer_folders.support(cells_of(path)) == []
 
 
+def test_curves_cross_on_equal_problems(tmp_path):
+  path = evaluation(tmp_path, {'base': [0, 2, 2], 'tuned': [4, 4, 0]})
+
+  def notes(*others):
+    """Returns the notes after the problems of these numbers are others."""
+    other = {'prompt': 'another?'}
+    edit(path, 'tuned', lambda r: r | (other if r['problem'] in others else {}))
+    (curves,) = answer_folders.pass_at_k(cells_of(path))
+    return curves['notes']
+
+  assert notes() == ['base and tuned do not cross']
+  assert notes(0) == ['base is ahead of tuned from k = 2']
+  assert notes(0, 1, 2) == []
+
+
 def test_the_numbers_of_samples_of_both_sides_are_shown(tmp_path):
   path = evaluation(tmp_path / 'ev', {'base': [0, 1], 'tuned': [4, 0]})
   edit(path, 'base', lambda row: row if row['sample'] < 3 else None)

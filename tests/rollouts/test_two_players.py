@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from small import small_model
 
-from jaxrl_reason import envs, sharding
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import envs, sharding, trees
 from jaxrl_reason.base import Prompts, Reward, TrainState, Trajectories
 from jaxrl_reason.batch import make_batch, rows_of
 from jaxrl_reason.envs import two_players
@@ -297,7 +298,7 @@ def test_a_version_plays_its_rows_with_its_own_weights():
 
 
 def test_statistics_of_the_policy_leave_versions_out():
-  """The games that a version wins change no solve rate."""
+  """The games that a version wins change no solve rate and no mean."""
   model, params = small()
   part, memory = versions(model, params, 2)
   how = turns.make(envs.ENVS['subtraction'], Toy(), **LIMITS)
@@ -315,7 +316,8 @@ def test_statistics_of_the_policy_leave_versions_out():
     given = asked(), key, jnp.int32(0), Sampling.make(), STOP
     return source(params, control, *given)
 
-  seen = play(params).account.seen
+  found = play(params)
+  seen = found.account.seen
   key = fused.key_of(key, 0, 'league')
   is_past = part.players(params, memory, key, B * G)['is_past']
   np.testing.assert_array_equal(seen.own[0], ~is_past)
@@ -326,6 +328,22 @@ def test_statistics_of_the_policy_leave_versions_out():
     for x in (seen, seen.replace(reward_parts=lost))
   ]
   assert rates[0] == rates[1] > 0
+  row = trees.take(seen, 0)
+  invalid, cut = row.reward_valid & ~is_past, row.truncated | is_past
+  means, others = (
+    batch_lib.summary(x, ('env',))
+    for x in (row, row.replace(reward_valid=invalid, truncated=cut))
+  )
+  assert means == others
+  length, right = row.length, row.reward_parts[:, 0] > 0.5
+  assert means['length_mean'] == pytest.approx(length[~is_past].mean())
+  # The rows of a version and the players without a move have no length.
+  by_verdict = batch_lib.length_by_verdict(make_batch(found))
+  own = row.reward_valid & (length > 0)
+  assert by_verdict['length_right'] == pytest.approx(length[own & right].mean())
+  assert by_verdict['length_wrong'] == pytest.approx(
+    length[own & ~right].mean()
+  )
 
 
 def test_without_a_version_the_policy_plays_alone():

@@ -44,6 +44,12 @@ VERDICT = {'rl.loss.sft_on': 'verdict', 'rl.loss.sft_coef': 0.3}
 NOVELTY = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.1)}
 PROPOSE = {'rl.propose': '?'}
 GAME = {'rl.turns.env': 'subtraction', 'rl.league.share': 0.5}
+LINKS = {
+  'rl.turns.env': 'chain',
+  'rl.rewards': {},
+  'rl.turns.links.a': {'reward': 'task'},
+  'rl.turns.links.b': {'reward': 'task', 'ask': '?'},
+}
 LEAGUE = GAME | {'rl.algorithm': 'reinforce'}
 ROLES = {'lora.rank': 2, 'rl.role_adapters': True, 'stages': ('rl',)}
 OF_GAME = ROLES | {'rl.turns.env': 'subtraction'}
@@ -641,6 +647,12 @@ EXAMPLES = [
   (GAME | {'rl.algorithm': 'grpo'}, "share=0.5: rl.loss.advantage='gr"),
   (GAME | RLOO, 'share=0.5: rl.loss.advantage=.*rows of past versions too'),
   (LEAGUE | {'rl.replay_routes': True}, 'replay_routes=True and rl.league.sh'),
+  (LEAGUE | {'rl.extra.groups': 2}, 'extra.groups=2 and rl.league.share=0.5'),
+  (
+    LEAGUE | {'rl.filter': 'truncated+band'},
+    "rl.filter='truncated.band' and rl.league.share=0.5 .* past versions",
+  ),
+  (LEAGUE | REFILL, "rl.filter='dead_groups' and rl.league.share=0.5"),
   (
     LEAGUE | {'rl.algorithm': 'echo', 'rl.loss.advantage': 'reinforce'},
     "sft_on='observations' and rl.league.sha",
@@ -737,7 +749,19 @@ EXAMPLES = [
   (TREE | {'rl.tree.turns': (1,)}, r'turns=\(1,\): without rl.turns.env, a co'),
   (
     TREE | {'rl.turns.env': 'calculator', 'rl.tree.turns': (2, 1)},
-    r'rl.tree.turns=\(2, 1\): indices of turns from 1 to rl.turns.most-1',
+    r'rl.tree.turns=\(2, 1\): indices from 1 to .*, since rl.turns.most is',
+  ),
+  (
+    TREE | {'rl.turns.env': 'calculator', 'rl.tree.turns': (True, 2)},
+    r'rl.tree.turns=\(True, 2\): indices from 1',
+  ),
+  (
+    TREE | LINKS | {'rl.tree.turns': (2,)},
+    r'turns=\(2,\): .* 1, .* since the number of rl.turns.links is 2',
+  ),
+  (
+    TREE | {'rl.turns.env': 'calculator', 'rl.turns.most': 1},
+    'rl.tree.width=2: rl.turns.most is 1, and there is no turn to fork before',
   ),
   (
     TREE | {'rl.turns.env': 'calculator', 'rl.path': 'host'},

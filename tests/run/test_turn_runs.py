@@ -181,15 +181,18 @@ def test_conversations_have_the_turns_of_the_environment(played, kind):
     if kind == 'rollouts':
       told = ''.join(row['tokens']['text'])
       assert told == ''.join(text for _, text in turns)
+      assert {'answer', 'env'} <= row['verdict']['parts'].keys()
     elif row['sample'] < 2:
       text = (played / 'samples.txt').read_text()
       assert all(f' {role:12} {said}\n' in text for role, said in turns)
 
 
-def test_observations_and_rewards_are_on_disk(tmp_path):
+@pytest.mark.parametrize('path', ['fused', 'host'])
+def test_observations_and_rewards_are_on_disk(path, tmp_path):
   """This includes the environment's reward, also if it is the only reward."""
-  c = recipe()
+  c = recipe(path=path)
   c.stages, c.rollouts.every, c.rl.steps = ('rl',), 1, 2
+  c.rl.steps_per_dispatch = 1
   c.rl.rewards, c.rl.turns.reward = {}, 2.0
   train.run(c, tmp_path / 'run')
   (first, *_) = sorted((tmp_path / 'run' / 'rollouts').glob('*.jsonl'))

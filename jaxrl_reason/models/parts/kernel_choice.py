@@ -54,7 +54,8 @@ def resolve(c: Any, columns: int) -> str:
   einsum, because splash would pad them to a tile (37 tokens with heads 32 wide:
   14 times their bytes).
 
-  Rows in which an indexer chooses keys use blocked on every platform.
+  Rows in which an indexer chooses keys use blocked on every platform, or einsum
+  if a context axis of the mesh splits rows.
 
   Returns 'exact' if the operations are those of `exact_layers`.
 

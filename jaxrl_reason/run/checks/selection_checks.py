@@ -23,9 +23,16 @@ def check(c: RL) -> None:
 
 
 def filter_rules(c: RL) -> rules.Rows:
-  names, args = c.filter.split('+'), c.filter_args
+  names, args, share = c.filter.split('+'), c.filter_args, c.league.share
   varied = {'dead_groups', 'spread'} & {*names}
   return (
+    *rules.apart(
+      f' and rl.league.share={share} cannot be combined: it compares the rows '
+      'of a group, which has rows of past versions; set one of them to its '
+      'default',
+      rl__filter=share and {*names} & {*OF_GROUPS} and c.filter,
+      rl__extra__groups=share and c.extra.groups,
+    ),
     (
       c.samples == 1 and varied,
       f'rl.samples=1, rl.filter={c.filter!r}: every group of one sample has no '

@@ -24,6 +24,7 @@ from jaxrl_reason.config import RL
 from jaxrl_reason.config.run import Rollouts
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.reports import signs
+from jaxrl_reason.rollouts.turns import PART
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.verifiers import records
 from jaxrl_reason.verifiers.verdict import Verdict
@@ -150,8 +151,9 @@ class RolloutFiles:
     """Returns the records of R rows; rows of one problem are adjacent.
 
     Args:
-      verdicts: by the numbers of rows in their step, `shown['row']`; rows of
-        earlier steps, of demonstrations and of other processes have none.
+      verdicts: of `rl.rewards`, by the numbers of rows in their step,
+        `shown['row']`; rows of earlier steps, of demonstrations and of other
+        processes have none.
     """
     rows = [
       {name: x[i] for name, x in shown.items()}
@@ -179,8 +181,9 @@ class RolloutFiles:
         **self._about(row),
       )
       verdict = verdicts.get(int(row.get('row', -1)))
-      verdict = verdict or self._verdict(row, *second[i : i + 1])
-      out.append(records.judged(record, verdict))
+      if verdict is None:
+        verdict = self._verdict(row, *second[i : i + 1])
+      out.append(records.judged(record, self._with_env(verdict, row)))
     return out
 
   def _case(self, row: dict) -> tuple[str, dict]:
@@ -211,6 +214,14 @@ class RolloutFiles:
     if second.valid and any((x > 0.5) != (second.score > 0.5) for x in task):
       parts['host'] = second.score
     return dataclasses.replace(second, score=first, parts=parts)
+
+  def _with_env(self, verdict: Verdict, row: dict) -> Verdict:
+    """Adds the environment's part, which verdicts of `rl.rewards` lack."""
+    scores = dict(zip(self._parts, _rounded(row['reward_parts'])))
+    env = {k: x for k, x in scores.items() if k == PART}
+    if not env:
+      return verdict
+    return dataclasses.replace(verdict, parts=(verdict.parts or {}) | env)
 
   def _about(self, row: dict) -> dict[str, Any]:
     """Returns the advantage, turns and tokens of a row."""

@@ -68,16 +68,20 @@ def sampling_of(c: RL, tokenizer) -> Sampling:
   )
 
 
-def _places(key: str, places: tuple, most: int, what: str) -> rules.Rows:
-  """Refuses forks outside of 1 to most - 1, or not in rising order."""
-  inside = all(isinstance(x, int) and 0 < x < most for x in places)
+def _places(key: str, places: tuple, most: int, limit: str) -> rules.Rows:
+  """Refuses forks outside of 1 to most - 1, or not in rising order.
+
+  Args:
+    limit: name of `most` in the message.
+  """
+  numbers = all(isinstance(x, int) and not isinstance(x, bool) for x in places)
+  inside = numbers and all(0 < x < most for x in places)
   rising = inside and all(a < b for a, b in pairwise(places))
-  name = {'tokens': 'data.completion_len', 'turns': 'rl.turns.most'}[what]
   return (
     (
       not rising,
-      f'{key}={places}: indices of {what} from 1 to {name}-1 ({most - 1}), in '
-      'rising order',
+      f'{key}={places}: indices from 1 to {most - 1}, in rising order, since '
+      f'{limit} is {most}',
     ),
   )
 
@@ -88,14 +92,21 @@ def _forks_of_turns(c: RL, columns: tuple, turns: tuple) -> rules.Rows:
   env = f'rl.turns.env={c.turns.env!r}'
   within = 'would fork within a turn, and a turn is one action; set it to its '
   within += 'default, or use rl.tree.turns'
-  links = len(c.turns.links) if turn_settings.is_chain(c) else 0
+  most, limit = c.turns.most, 'rl.turns.most'
+  if turn_settings.is_chain(c):
+    most, limit = len(c.turns.links), 'the number of rl.turns.links'
   return (
     (
       turns and not on,
       f'rl.tree.turns={turns}: without rl.turns.env, a completion has no '
       'turns; set it, or use rl.tree.columns',
     ),
-    *_places('rl.tree.turns', turns, links or c.turns.most, 'turns'),
+    (
+      on and most == 1,
+      f'{key}: {limit} is 1, and there is no turn to fork before; raise it, or '
+      'set rl.tree.width=0',
+    ),
+    *_places('rl.tree.turns', turns, most, limit),
     (on and columns, f'rl.tree.columns={columns} and {env}: it {within}'),
     (
       on and c.tree.step_end,
@@ -128,7 +139,9 @@ def tree_rules(c: RL, d: Data) -> rules.Rows:
       tree.width == 1,
       f'{key}: a fork has at least 2 children; set it to 2 or more, or 0',
     ),
-    *_places('rl.tree.columns', columns, d.completion_len, 'tokens'),
+    *_places(
+      'rl.tree.columns', columns, d.completion_len, 'data.completion_len'
+    ),
     *_forks_of_turns(c, columns, turns),
     (
       c.samples % tree.leaves,
