@@ -48,7 +48,7 @@ def test_muon_orthogonalises_every_matrix(experts):
 
 
 # Arrays of layers that are no matrix from states to states.
-NO_MATRICES = 'bias', 'conv', 'part'
+NO_MATRICES = 'bias', 'conv', 'part', 'predict', 'correct'
 
 
 @pytest.mark.parametrize('size', zoo.ZOO)
