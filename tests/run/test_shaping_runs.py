@@ -4,11 +4,14 @@ recomputed from rollouts and metrics.
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_recipe_features import recipe, rows
 from test_resume import check_a_killed_run, env
 
+from jaxrl_reason.base import Outcomes
+from jaxrl_reason.rollouts import reward_shaping
 from jaxrl_reason.run import train
 
 __all__ = ['env']
@@ -103,6 +106,16 @@ def test_the_price_of_tokens_follows_its_formula(both):
         row['train/shaping/price'], -price * share, rtol=1e-4
       )
       price = np.clip(price + 0.3 * (share - 0.5), 0, 2)
+
+
+def test_a_price_without_a_rate_is_constant():
+  """The largest price limits only a price that changes."""
+  made, two = reward_shaping.Shaping(2, 8, price=2.0), jnp.zeros(2)
+  right = dict(reward=two + 1, reward_parts=jnp.ones((2, 1)))
+  length = dict(length=jnp.full(2, 4), truncated=two > 0)
+  seen = Outcomes(**right, **length, reward_valid=two == 0, group=two)
+  memory = made.init(jnp.int32(10))
+  assert made.observe(memory, seen)['price'] == memory['price'] == 2
 
 
 def records_by_step(where):
