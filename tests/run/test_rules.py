@@ -472,6 +472,14 @@ EXAMPLES = [
   ),
   ({'data.knobs': {'max_opps': 3}}, r"knobs\.max_opps: .*'max_ops'"),
   ({'data.knobs': {'max_ops': 'x'}}, "knobs.max_ops='x': must be a int"),
+  (
+    {'data.knobs': {'max_ops': 2}},
+    'data.knobs: min_ops=4 is above max_ops=2, so .*; lower min_ops, or raise',
+  ),
+  (
+    sources(knobs={'min_ops': 8, 'max_ops': 9}, harder={'max_ops': 7}),
+    'data.sources.a.harder: min_ops=8 is above max_ops=7',
+  ),
   ({'data.knobs': {'ops': ''}}, r"knobs.ops='': .* of the characters \+-\*"),
   ({'data.harder': {'ops': '+^'}}, r"harder.ops='\+\^': .* characters \+-\*"),
   (

@@ -32,6 +32,8 @@ def check(rl: RL, d: Data, stages: tuple[str, ...]) -> None:
     rules.refuse(refresh_rules, rl, d.controller)
   rules.refuse(task_rules, 'data', d)
   rules.refuse(knob_rules, 'data', d)
+  if not d.sources:
+    rules.refuse(range_rules, 'data', d)
   for name, source in d.sources.items():
     key = f'data.sources.{name}'
     rules.refuse(rules.section, key, source, "dict(name='arithmetic')")
@@ -39,6 +41,7 @@ def check(rl: RL, d: Data, stages: tuple[str, ...]) -> None:
   for name, section in mixture.sections(d).items():
     rules.refuse(task_rules, f'data.sources.{name}', section)
     rules.refuse(knob_rules, f'data.sources.{name}', section)
+    rules.refuse(range_rules, f'data.sources.{name}', section)
   if d.sources:
     weights = mixture.own(d, 'weight')
     for name, weight in zip(d.sources, weights):
@@ -161,6 +164,40 @@ def knob_rules(key: str, d: Data) -> rules.Rows:
       f'the characters {other and choices[other[1]]}',
     ),
   )
+
+
+def range_rules(key: str, d: Data) -> rules.Rows:
+  """Refuses knobs of a split whose smallest value is above the largest."""
+  ranges = [
+    (f'{key}.{section}', name, low, f'max_{name[4:]}', knobs)
+    for section, knobs in _knobs_of_splits(d).items()
+    for name, low in knobs.items()
+    if name.startswith('min_') and rules.is_number(low)
+  ]
+  empty = [
+    (section, name, low, other, knobs[other])
+    for section, name, low, other, knobs in ranges
+    if rules.is_number(knobs.get(other)) and low > knobs[other]
+  ]
+  section, name, low, other, high = (*empty, 5 * ('',))[0]
+  return (
+    (
+      empty,
+      f'{section}: {name}={low} is above {other}={high}, so there is no such '
+      f'problem; lower {name}, or raise {other}',
+    ),
+  )
+
+
+def _knobs_of_splits(d: Data) -> dict[str, dict]:
+  """Returns all knobs of the train split, and of the harder one if the section
+  changes its knobs, by the key of these changes.
+  """
+  if not tasks.is_known(d.name):
+    return {}
+  task, own = tasks.get(d.name), dict(knobs=d.knobs, harder=d.harder)
+  splits = {'knobs': 'train'} | ({'harder': 'harder'} if d.harder else {})
+  return {k: tasks.split_knobs(task, x, **own) for k, x in splits.items()}
 
 
 def _is_wrong(default: Any, value: Any) -> bool:
