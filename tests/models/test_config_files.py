@@ -76,7 +76,7 @@ def test_an_unknown_family_is_refused_with_the_nearest():
     families.from_hf(h)
   said = str(error.value)
   assert "model_type 'glm9_moe' is unknown" in said
-  assert 'index_topk: attention to chosen tokens is not supported' in said
+  assert 'index_topk: attention to chosen tokens is supported only' in said
   assert 'The keys of glm4_moe are most like its own' in said
 
 
