@@ -187,8 +187,8 @@ def test_a_replaced_section_keeps_its_other_keys():
 
 def test_open_sections_accept_keys_that_are_read():
   config = config_lib.default().lock()
-  config.data.knobs.max_ops = 3
-  config.data.harder = {'max_ops': 5}
+  config.data.knobs.max_ops = 5
+  config.data.harder = {'max_ops': 6}
   config.rl.rewards.short = {'reward': 'length', 'weight': 0.1}
   config_checks.check(config, 1)
   for key, value, words in (
