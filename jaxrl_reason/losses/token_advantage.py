@@ -19,10 +19,7 @@ from jaxrl_reason.losses.arrays import (
   rows_to_tokens,
   stop,
 )
-from jaxrl_reason.losses.baselines import (
-  Advantage,
-  leave_one_out,
-)
+from jaxrl_reason.losses.baselines import Advantage, leave_one_out
 from jaxrl_reason.losses.objective_part import part
 
 

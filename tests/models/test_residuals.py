@@ -83,8 +83,8 @@ def test_steering_refuses_several_residual_streams():
 
 
 def test_sparse_gates_keep_the_share_above_the_cutoff():
-  """Of normal numbers, a share of 0.7 is zero. Layers without a share have all
-  of them.
+  """A share of 0.7 of normally distributed gates is zero. Layers without a
+  share keep all gates.
   """
   c = config('gemma3n_text')
   x = jax.random.normal(jax.random.key(0), (3, 20_000)) * 2 + 5

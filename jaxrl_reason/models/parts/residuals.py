@@ -1,5 +1,5 @@
-"""What a layer adds to the residual stream beside attention and mlp: inputs of
-its own, a low-rank residual, and several streams in place of one.
+"""Residual streams of a layer beside attention and mlp: inputs of its own, a
+low-rank residual, and several streams in place of one.
 
 With several streams x [...,S,D] a layer computes on the first stream alone.
 Before the layer every stream is predicted from all streams, and after it every
