@@ -39,7 +39,7 @@ def section(key: str, value: Any, example: str) -> Rows:
 
 
 def is_number(x: Any) -> bool:
-  """Returns whether a value of an open section is a number."""
+  """Returns whether a value is a number, and not true or false."""
   return isinstance(x, int | float) and not isinstance(x, bool)
 
 

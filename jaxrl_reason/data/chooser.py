@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import trees
-from jaxrl_reason.config import Data
+from jaxrl_reason.config import Data, rules
 from jaxrl_reason.data import controllers, pool
 
 MASTERED = 0.9  # solve rate of a mastered problem, for metrics
@@ -205,8 +205,7 @@ def difficulty(
   own = (example.get('meta') or {}).get('difficulty')
   if of_source is not None:
     return float(of_source)
-  known = isinstance(own, int | float) and not isinstance(own, bool)
-  if known and abs(own) <= sys.float_info.max:
+  if rules.is_number(own) and abs(own) <= sys.float_info.max:
     return float(own)
   if strict and own is not None:
     raise ValueError(

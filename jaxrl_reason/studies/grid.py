@@ -16,7 +16,7 @@ import ml_collections
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import trees
-from jaxrl_reason.config import Run, recipe_file, recipes
+from jaxrl_reason.config import Run, recipe_file, recipes, rules
 from jaxrl_reason.config import changes as changes_lib
 from jaxrl_reason.config.run import NO_ROLLOUTS
 from jaxrl_reason.names import nearest_path
@@ -219,7 +219,7 @@ def _check_tuning(study: Study) -> None:
     )
   for name in study.settings:
     value = _value(study, name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not rules.is_number(value):
       raise ValueError(
         f'tuning of {t.key}: it is {value!r} in setting {name!r}, and must be '
         'a number'

@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Model
-from jaxrl_reason.config import RL, STAGES, Run
+from jaxrl_reason.config import RL, STAGES, Run, rules
 from jaxrl_reason.data import controllers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.losses.shaping import WeighSigns
@@ -38,13 +38,9 @@ def values(c: RL, objective: losses.Objective) -> dict[str, np.ndarray]:
   out = {f'rl.{k}': c[k] for k in SAMPLING}
   out['rl.optimizer.lr'] = c.optimizer.lr
   out |= {
-    f'rl.loss.{k}': objective[k] for k in LOSS if _is_number(objective[k])
+    f'rl.loss.{k}': objective[k] for k in LOSS if rules.is_number(objective[k])
   }
   return {k: np.float32(x) for k, x in (out | _weights(c.rewards)).items()}
-
-
-def _is_number(value: Any) -> bool:
-  return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _weights(parts: Mapping) -> dict[str, float]:
@@ -55,7 +51,7 @@ def _weights(parts: Mapping) -> dict[str, float]:
     return {}
   found = {k: p.get('weight', 1.0) for k, p in parts.items()}
   return {
-    f'rl.rewards.{k}.weight': w for k, w in found.items() if _is_number(w)
+    f'rl.rewards.{k}.weight': w for k, w in found.items() if rules.is_number(w)
   }
 
 
