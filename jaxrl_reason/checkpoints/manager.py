@@ -29,7 +29,7 @@ from jaxrl_reason.checkpoints import origin as origin_lib
 from jaxrl_reason.checkpoints.described import Damaged
 
 STATE, RECORD = 'state', 'record'
-ASIDE = ('damaged-*', 'torn-*')  # damaged checkpoints
+ASIDE = ('damaged-', 'torn-')  # damaged checkpoints
 NOTE = 'saved.json'  # in the workdir: the number of its newest checkpoint
 
 
@@ -316,7 +316,8 @@ class Checkpoints:
     return found
 
   def _refuse_to_begin_again(self) -> None:
-    aside = [p for kind in ASIDE for p in self._dir.glob(kind)]
+    # Not a glob, which takes a folder that cannot be read for an empty one.
+    aside = [p for p in self._dir.iterdir() if p.name.startswith(ASIDE)]
     note = self._workdir / NOTE
     had = note.read_text().strip() if note.exists() else ''
     if not (aside or had):

@@ -63,8 +63,10 @@ def may_resume(workdir: epath.Path) -> bool:
   notes = (manager.NOTE, emergency.NOTE)
   if any((workdir / name).exists() for name in notes):
     return True
-  # The names of unfinished checkpoints have a suffix.
-  return any(not path.suffix for path in (workdir / CHECKPOINTS).glob('*'))
+  folder = workdir / CHECKPOINTS
+  # Not a glob, which takes a folder that cannot be read for an empty one. The
+  # names of unfinished checkpoints have a suffix.
+  return folder.exists() and any(not p.suffix for p in folder.iterdir())
 
 
 @contextlib.contextmanager
