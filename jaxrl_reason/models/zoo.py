@@ -261,6 +261,17 @@ ZOO = {
     (61, 7168, 18_432, 128, 128, 64, 129_280),
     rope_scaling=DEEPSEEK_ROPE,
   ),
+  # As V3, with an indexer.
+  'deepseek-v3.2': _make(
+    'deepseek_v32',
+    (61, 7168, 18_432, 128, 128, 64, 129_280),
+    rope_scaling=DEEPSEEK_ROPE,
+  ),
+  # Sizes of https://arxiv.org/abs/2602.15763, which the defaults of
+  # `transformers` repeat.
+  'glm-5': _make(
+    'glm_moe_dsa', (78, 6144, 12_288, 64, 64, 64, 154_880), rope_theta=1e6
+  ),
   'olmo-2-1b': _olmo2(16, 2048, 8192, 16, 16),
   'olmo-2-7b': _olmo2(32, 4096, 11_008, 32, 32),
   'olmo-2-13b': _olmo2(40, 5120, 13_824, 40, 40),

@@ -88,6 +88,10 @@ PUBLISHED = {
   'glm-4.5-air': 110_468_824_832 - 3_616_573_568,
   'deepseek-v3': 671_026_419_200,
   'deepseek-r1': 671_026_419_200,
+  # Counted in the models that `transformers` builds. Published as 671 B and
+  # 744 B.
+  'deepseek-v3.2': 671_877_944_064,
+  'glm-5': 743_911_218_432,
   'deepseek-r1-distill-qwen-1.5b': 1_777_088_000,  # untied
   'deepseek-r1-distill-qwen-7b': 7_615_616_512,
   'deepseek-r1-distill-qwen-14b': 14_770_033_664,
@@ -117,6 +121,7 @@ NUMERICS = {
   'qwen1.5': (1e6, 1e-6),
   'glm-4-': (1e4, 1e-5),
   'glm-4.5': (1e6, 1e-5),
+  'glm-5': (1e6, 1e-5),
   'deepseek-v3': (1e4, 1e-6),
   'olmo-2': (5e5, 1e-6),
   'olmoe': (1e4, 1e-5),
