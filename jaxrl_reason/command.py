@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Errors with a remedy in their message: shown without a traceback.
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
 CHANGE = re.compile(r'--config\.(.*)', re.S)
+HOME = re.compile(r'(--\w+=)(~/.*)', re.S)  # a shell leaves this ~ as it is
 # A run saves and stops at these.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Exit code of a saved run that a signal stopped: the same command resumes it
@@ -135,7 +136,8 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
   for word in words:
     found = CHANGE.fullmatch(word)
     if not found:
-      rest.append(word)
+      home = HOME.fullmatch(word)
+      rest.append(home[1] + os.path.expanduser(home[2]) if home else word)
       continue
     change = found[1]
     if '=' not in change:
@@ -193,7 +195,7 @@ def local_folder(flag: str, text: str) -> pathlib.Path:
   Raises:
     ValueError: it is empty, in an object store, or a file.
   """
-  path = pathlib.Path(os.path.expanduser(text))
+  path = pathlib.Path(text)
   if not text or '://' in text or path.is_file():
     raise ValueError(f'{flag}={text}: must be a folder on this machine')
   return path
@@ -218,7 +220,7 @@ def folder(flag: str, text: str) -> 'epath.Path':
   """
   from etils import epath
 
-  path = epath.Path(os.path.expanduser(text))
+  path = epath.Path(text)
   if not text or ('://' not in text and path.is_file()):
     raise ValueError(f'{flag}={text}: must be a folder')
   return path

@@ -41,7 +41,7 @@ from etils import epath
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 from jaxrl_reason import trees
-from jaxrl_reason.checkpoints import other_run
+from jaxrl_reason.checkpoints import manager, other_run
 
 STACKED = 'layers/'  # weights under this path have a leading axis of layers
 
@@ -156,7 +156,7 @@ def predicted(before: str, after: str, to: int, rank: int) -> dict:
       f'--to={to}: needs WORKDIR@step and WORKDIR@step of one run, at two '
       f'increasing steps up to it, not {before} and {after}'
     )
-  folders = (epath.Path(workdir) / 'checkpoints').iterdir()
+  folders = (epath.Path(workdir) / manager.CHECKPOINTS).iterdir()
   steps = sorted(int(f.name) for f in folders if f.name.isdecimal())
   steps = [s for s in steps if int(first) <= s <= int(last)]
   each = [read(f'{workdir}@{s}') for s in steps]

@@ -190,7 +190,7 @@ def read(folder: epath.Path, dtype: str | None) -> tuple[Config, dict, Any]:
   Raises:
     ValueError: the folder is neither, or its weights do not fit its config.
   """
-  if (folder / 'checkpoints').is_dir():
+  if other_run.is_run(folder):
     c, h, params = read_run(folder)
     if steering.KEY in params:
       return _fold_steering(folder, c, h, params)
@@ -233,7 +233,7 @@ def _beside(source: epath.Path, h: dict) -> pathlib.Path | None:
   """Returns the folder of the tensors outside the text model."""
   if not families.beside_of(h):
     return None
-  if not (source / 'checkpoints').is_dir():
+  if not other_run.is_run(source):
     return pathlib.Path(source)
   kept = source / pretrained.FOLDER / pretrained.SOURCE
   if not kept.is_file():
@@ -281,7 +281,7 @@ def _convert(source: epath.Path, target, dtype: str | None, form: str) -> str:
     return write_peft(source, target, dtype)
   c, h, params = read(source, dtype)
   flat = trees.flatten(params)
-  ours = (source / 'checkpoints').is_dir()
+  ours = other_run.is_run(source)
   if dtype is None and ours:
     dtype = dtype_of(h, params, is_int8(source))
   dtype = dtype or str(flat['embed'].dtype)
@@ -304,7 +304,7 @@ def _convert(source: epath.Path, target, dtype: str | None, form: str) -> str:
 def is_from_scratch(source) -> bool:
   """Returns True for the workdir of a run that began from no model."""
   source = epath.Path(source)
-  has = (source / 'checkpoints').is_dir() and (source / 'config.json').is_file()
+  has = other_run.is_run(source) and (source / 'config.json').is_file()
   return has and not (source / HF_CONFIG).is_file()
 
 

@@ -30,6 +30,7 @@ from jaxrl_reason.checkpoints.described import Damaged
 
 STATE, RECORD = 'state', 'record'
 ASIDE = ('damaged-', 'torn-')  # damaged checkpoints
+CHECKPOINTS = 'checkpoints'  # this folder of a workdir has a folder per step
 NOTE = 'saved.json'  # in the workdir: the number of its newest checkpoint
 
 
@@ -91,7 +92,7 @@ class Checkpoints:
     near: emergency.Emergency | None = None,
   ):
     self._workdir = files.absolute(workdir)
-    self._dir = self._workdir / 'checkpoints'
+    self._dir = self._workdir / CHECKPOINTS
     self.near = near
     self._kept = Kept(keep)
     self._verify, self._same_data = verify, same_data

@@ -22,9 +22,9 @@ from jaxrl_reason.hosts import reading
 PARAMS, CRITIC = 'params/', 'critic/params/'
 
 
-def is_run(folder: str) -> bool:
+def is_run(folder: epath.PathLike) -> bool:
   """Returns True if a folder is the workdir of a run."""
-  return (epath.Path(folder) / 'checkpoints').is_dir()
+  return (epath.Path(folder) / manager.CHECKPOINTS).is_dir()
 
 
 def split_step(name: str) -> tuple[str, int | None]:
@@ -45,8 +45,7 @@ def begun(folder: str) -> bool:
   """Returns whether a folder is the workdir of a run, and not only a checkpoint
   of `convert`.
   """
-  path = epath.Path(folder)
-  return (path / 'checkpoints').is_dir() or (path / 'events.jsonl').is_file()
+  return is_run(folder) or (epath.Path(folder) / 'events.jsonl').is_file()
 
 
 def _shape_of(description: str) -> jax.ShapeDtypeStruct:
@@ -79,7 +78,7 @@ class Weights:
     workdir = files.absolute(workdir)
     checkpoints = manager.Checkpoints(workdir, keep=1)
     step = _existing(workdir, checkpoints.steps(), step)
-    self._folder = workdir / 'checkpoints' / str(step)
+    self._folder = workdir / manager.CHECKPOINTS / str(step)
     # Each process checks its share of the files.
     damages = hosts.gather(checkpoints.damage(step, whole=True))
     checkpoints.close()

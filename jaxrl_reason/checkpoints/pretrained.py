@@ -200,8 +200,7 @@ def begin(
     check(folder)
   source = {'name': name, 'revision': revision}
   if rope_scale != 1:
-    (rope, *_) = families.from_hf(config).rope_tables
-    config = ropes.stretched(config, rope, rope_scale)
+    config = ropes.stretched(config, families.from_hf(config), rope_scale)
     source['rope_scale'] = rope_scale
   kept.mkdir(parents=True, exist_ok=True)
   copy_small(folder, kept)

@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxrl_reason import trees
 from jaxrl_reason.base import left_padded
+from jaxrl_reason.config.rules import is_number
 from jaxrl_reason.verifiers import tasks
 
 # grain indexes with 64 bits, prompt ids with 32.
@@ -92,8 +93,7 @@ def pass_rate(index: int, example: dict) -> np.float32:
     ValueError: names the example without one.
   """
   rate = example.get('meta', {}).get('pass_rate')
-  known = isinstance(rate, (int, float)) and not isinstance(rate, bool)
-  if not known or not 0 <= rate <= 1:
+  if not is_number(rate) or not 0 <= rate <= 1:
     raise ValueError(
       f'{example["task"]} example {index} has pass_rate={rate!r}, and '
       "rl.loss.advantage='optimal_value' reads a share from 0 to 1, of the "

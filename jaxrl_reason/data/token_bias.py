@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl_reason.config.rules import is_number
+
 ID = re.compile(r'id:(\d+)')
 
 
@@ -26,8 +28,7 @@ def make(
     return None
   bias = np.zeros(tokenizer.vocab_size, np.float32)
   for text, value in biases.items():
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
       raise ValueError(f'{key}: {text!r}: {value!r}: must be a finite number')
     bias[ids_of(text, tokenizer, key)] = value
   return bias

@@ -23,7 +23,7 @@ from etils import epath
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import conversion, hf, manager, pretrained
-from jaxrl_reason.checkpoints.other_run import begun
+from jaxrl_reason.checkpoints.other_run import begun, is_run
 from jaxrl_reason.checkpoints.other_run import split_step as split_step
 from jaxrl_reason.config import Data
 from jaxrl_reason.data import hf_tokenizers, problems
@@ -64,7 +64,7 @@ def run_of(name: str) -> ml_collections.ConfigDict | None:
   if name.startswith((RAST, STEERED, CHANGED)):
     return run_of(_terms(name)[0][0])
   folder = epath.Path(split_step(name)[0])
-  if not (folder / 'checkpoints').is_dir():
+  if not is_run(folder):
     return None
   path = folder / 'config.json'
   if not path.is_file():  # a checkpoint made by `convert`
@@ -97,7 +97,7 @@ def full_name(name: str) -> str:
     if ':' not in name:
       pretrained.resolve(name)  # refuses a name that is no folder
     return name
-  if not (epath.Path(folder) / 'checkpoints').is_dir():
+  if not is_run(folder):
     raise ValueError(f'{folder} has no checkpoint yet')
   steps = _steps(epath.Path(folder))
   if step is not None and step not in steps:

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from jaxrl_reason.config.rules import is_number
 from jaxrl_reason.models.config import Config
 
 # Depths compiled, in periods of the layers' pattern.
@@ -109,7 +110,7 @@ def _line(a: Any, b: Any, share: float) -> Any:
     }
   if isinstance(b, list):
     return _lines(a, b, share)
-  if isinstance(b, bool) or not isinstance(b, int | float):
+  if not is_number(b):
     return b
   out = max(b + share * (b - a), 0)
   return round(out) if isinstance(b, int) else out

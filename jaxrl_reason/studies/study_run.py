@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxrl_reason import sharding
+from jaxrl_reason.checkpoints import manager
 from jaxrl_reason.config import Run, leaves
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.run import train
@@ -179,7 +180,7 @@ def _left(group: list[Cell], out: pathlib.Path) -> list[Cell]:
   together.
   """
   left = [c for c in group if not is_over(_folder(out, c))]
-  under_way = (_shared(group, out) / 'checkpoints').exists()
+  under_way = (_shared(group, out) / manager.CHECKPOINTS).exists()
   return group if left and under_way else left
 
 

@@ -235,7 +235,7 @@ def _run(configs, own, folder: epath.Path, stopping) -> bool:
     if not stopping.agreed:
       _finish(own, made, layout, state, stage, told['journal'].diverged)
   if not stopping.agreed:
-    shutil.rmtree(folder / 'checkpoints')
+    shutil.rmtree(folder / manager.CHECKPOINTS)
   return not stopping.agreed
 
 

@@ -159,6 +159,12 @@ def test_flags_alone_put_files_into_a_recipe_of_a_task(tmp_path):
   assert same.data.knobs.max_steps == 1
 
 
+def test_a_path_of_a_flag_may_begin_with_the_home_folder(monkeypatch):
+  monkeypatch.setenv('HOME', '/home/me')
+  a = grade.parser().parse(['--file=~/x.jsonl', '--out=a~/b', '--reward=~x'])
+  assert (a.file, a.out, a.reward) == ('/home/me/x.jsonl', 'a~/b', '~x')
+
+
 def test_a_command_without_a_recipe_takes_no_key(capsys):
   with pytest.raises(SystemExit):
     grade.parser().parse(['--file=x', '--config.seed=3'])

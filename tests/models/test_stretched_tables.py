@@ -1,8 +1,11 @@
 """Rotary tables that `model.rope_scale` extends over more tokens."""
 
+import dataclasses
+
 import pytest
 
 from jaxrl_reason.models import families
+from jaxrl_reason.models.parts.rope import NOPE
 from jaxrl_reason.models.published import ropes
 
 SIZES = {
@@ -16,8 +19,7 @@ ORIGINAL = 'original_max_position_embeddings'
 
 def stretched(h: dict, scale: float):
   """Returns the table of a config.json after its extension."""
-  (before,) = families.from_hf(h).rope_tables
-  found = ropes.stretched(h, before, scale)
+  found = ropes.stretched(h, families.from_hf(h), scale)
   assert found['max_position_embeddings'] == 256 * scale
   return families.from_hf(found).rope_tables[0]
 
@@ -53,4 +55,10 @@ def test_a_table_that_config_json_leaves_out_is_refused(name, kind):
   h = SIZES | {'model_type': name}
   words = f"{name} has a rotary table of type '{kind}' if it names none: write"
   with pytest.raises(ValueError, match=words):
-    ropes.stretched(h, families.from_hf(h).rope_tables[0], 2.0)
+    ropes.stretched(h, families.from_hf(h), 2.0)
+
+
+def test_a_scale_that_no_layer_reads_is_refused():
+  c = dataclasses.replace(families.from_hf(LLAMA), rope_of_layer=(NOPE, NOPE))
+  with pytest.raises(ValueError, match='no layer of this llama has rotary'):
+    ropes.stretched(LLAMA, c, 2.0)

@@ -5,7 +5,7 @@ form) or rope_parameters (new form).
 import math
 
 from jaxrl_reason.models.config import Config
-from jaxrl_reason.models.parts.rope import PROPORTIONAL, Rope
+from jaxrl_reason.models.parts.rope import NOPE, PROPORTIONAL, Rope
 from jaxrl_reason.models.published import values
 from jaxrl_reason.models.published.keys import FULL, SLIDING
 
@@ -237,23 +237,28 @@ def write_by_type(c: Config, sliding: float) -> dict:
   }
 
 
-def stretched(h: dict, rope: Rope, scale: float) -> dict:
+def stretched(h: dict, c: Config, scale: float) -> dict:
   """Returns a config.json whose rotary table covers `scale` times the context,
   by YaRN or a larger factor of the existing scaling.
 
   Args:
-    rope: first table of the Config, with the values of absent keys.
+    c: of h; its first table has the values of absent keys.
 
   Raises:
-    ValueError: the table cannot be scaled; names its type.
+    ValueError: the table cannot be scaled, or no layer reads it.
   """
-  raw = dict(raw_of(h))
+  rope, raw = c.rope_tables[0], dict(raw_of(h))
   kind = kind_of(raw)
   longest = h.get('max_position_embeddings')
   if {FULL, SLIDING} & raw.keys() or 'rope_local_base_freq' in h:
     raise ValueError(
       f'model.rope_scale={scale:g}: {h["model_type"]} has a rotary table per '
       'kind of layer: set their scaling in its config.json instead'
+    )
+  if {*c.layer_ropes} == {NOPE}:
+    raise ValueError(
+      f'model.rope_scale={scale:g}: no layer of this {h["model_type"]} has '
+      'rotary positions, so its context needs no scaling: remove the key'
     )
   if kind not in ('default', 'linear', 'yarn') or not longest:
     raise ValueError(

@@ -17,9 +17,13 @@ from jaxrl_reason.reports import workdirs
 from jaxrl_reason.run.process import lock
 
 OLD = 'old-'  # folders that --fresh makes
-CHECKPOINTS = 'checkpoints'
 # A workdir has some of these, also if its only start was refused late.
-MARKS = {*workdirs.MARKS, CHECKPOINTS, manager.NOTE, pretrained.HF_CONFIG}
+MARKS = {
+  *workdirs.MARKS,
+  manager.CHECKPOINTS,
+  manager.NOTE,
+  pretrained.HF_CONFIG,
+}
 
 
 @contextlib.contextmanager
@@ -63,7 +67,7 @@ def may_resume(workdir: epath.Path) -> bool:
   notes = (manager.NOTE, emergency.NOTE)
   if any((workdir / name).exists() for name in notes):
     return True
-  folder = workdir / CHECKPOINTS
+  folder = workdir / manager.CHECKPOINTS
   # Not a glob, which takes a folder that cannot be read for an empty one. The
   # names of unfinished checkpoints have a suffix.
   return folder.exists() and any(not p.suffix for p in folder.iterdir())
