@@ -1,5 +1,6 @@
 """`verifiers.code` on HumanEval and MBPP, from threads, forks and the pool."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from waiting import eventually
 
 from jaxrl_reason.verifiers import code, pool, verdict
+from jaxrl_reason.verifiers.code import livecodebench
 from jaxrl_reason.verifiers.code.sandbox import client
 from jaxrl_reason.verifiers.pool import procfs
 
@@ -60,6 +62,41 @@ def test_mutations_fail(name, every):
     found = code.reward(completion, row)
     where = row['task_id'], mutation, found
     assert found.score == 0.0 and found.status == 'parsed', where
+
+
+METHOD = 'class Solution:\n  def f(self, x):\n    return '
+
+
+@pytest.mark.parametrize(
+  ('program', 'given', 'expected', 'right'),
+  [
+    ('print(pow(3, 4, 5))', '', '1', 1),
+    ('print(open(0).read(), mean([1, 1]), json.dumps(copy.copy([1])))',
+     '5', '5 1 [1]', 1),
+    ('def r(n): return n and 1 + r(n - 1)\nprint(r(5000))', '', '5000', 1),
+    ('"""Says 5."""\nfrom __future__ import annotations\nprint(5)',
+     '', '5', 1),
+    ('print(5.0, 6)', '', '5 6', 1),
+    ('print(5.5)', '', '5', 0),
+    (METHOD + '(x, 3)', '3', '[3, 3]', 1),
+    (METHOD + '(x, (3,))', '3', '[3, [3]]', 0),
+    (METHOD + 'x.append(4) or x[1]', '[3]', '4', 1),
+    (METHOD + 'x.append(4) or x[0]', '[3]', '4', 0),
+    (METHOD + 'x', '"a\u2028b"', '"a\u2028b"', 1),
+  ],
+)  # fmt: skip
+def test_livecodebench_agrees_with_the_published_judge(
+  program, given, expected, right
+):
+  name = {'func_name': 'f'} if program.startswith(METHOD) else {}
+  cases = [{'input': given, 'output': expected}]
+  example = {
+    'public_test_cases': json.dumps(cases),
+    'private_test_cases': '[]',
+    'metadata': json.dumps(name),
+  }
+  found = livecodebench.reward(mutations.fenced(program), example)
+  assert (found.score, found.status) == (right, 'parsed'), found
 
 
 # --- from everywhere -------------------------------------------------------

@@ -173,7 +173,9 @@ def test_the_judge_exports_only_objects_of_the_test():
     ('0.3333333', '0.33333333', True),
     ('0.333', '0.333333', False),
     ('2', '2.0', True),
-    ('2.0', '2', False),  # a whole number is text
+    ('2.0', '2', True),
+    ('2.0000001', '2', False),
+    ('02', '2', False),  # a whole number is text
     ('1000000.5', '1000000.0', True),
     ('1000002.5', '1000000.0', False),
     ('1e3', '1000.0', True),
@@ -183,6 +185,7 @@ def test_the_judge_exports_only_objects_of_the_test():
     ('1e999', '1e998', False),
     ('-0.0', '0.0', True),
     ('123456789012345678901', '123456789012345678902', False),
+    ('123456789012345678901.0', '123456789012345678902', False),
     ('0.1' + '0' * 60, '0.1', False),
   ],
 )

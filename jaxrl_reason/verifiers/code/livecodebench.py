@@ -7,6 +7,7 @@ and private tests. A test is an input and an output of the whole program
 the program.
 """
 
+import ast
 import base64
 import io
 import json
@@ -18,16 +19,15 @@ from jaxrl_reason.verifiers.verdict import Verdict
 
 TIMEOUT_S = 6.0  # of the published judge, for each test
 MEMORY_MB = 1024
-IMPORTS = """\
-import bisect, collections, functools, heapq, itertools, math, re, string, sys
-from bisect import *
-from collections import *
-from functools import *
-from heapq import *
-from itertools import *
-from math import *
-from typing import *
-"""
+MODULES = (
+  'string re datetime collections heapq bisect copy math random statistics '
+  'itertools functools operator io sys json'
+).split()
+# In the order of the published judge. `builtins` restores `pow` and `open`.
+IMPORTS = '\n'.join(
+  [f'from {name} import *' for name in (*MODULES, 'builtins', 'typing')]
+  + [f'import {", ".join(MODULES)}', 'sys.setrecursionlimit(50000)', '']
+)
 
 
 class _TextOnly(pickle.Unpickler):
@@ -46,10 +46,34 @@ def cases(text: str) -> list[dict]:
 
 
 def _assertion(name: str, case: dict) -> str:
-  """Returns the assert statement of a functional test."""
-  arguments = [json.loads(line) for line in case['input'].splitlines() if line]
-  listed = ', '.join(map(repr, arguments))
-  return f'assert Solution().{name}({listed}) == {json.loads(case["output"])!r}'
+  """Returns the source of a functional test. A tuple passes as a list.
+
+  The test reads `x.__class__`: with `isinstance(x, list)`, x would be an
+  argument that the test reads again, and a wrong answer could be an error.
+  """
+  lines = case['input'].split('\n')
+  listed = ', '.join(repr(json.loads(line)) for line in lines if line)
+  return (
+    f'x = Solution().{name}({listed})\n'
+    'assert ([*x] if x.__class__ is tuple else x) == '
+    f'{json.loads(case["output"])!r}'
+  )
+
+
+def _with_imports(program: str) -> str:
+  """Returns the program with IMPORTS after its imports from `__future__`."""
+  try:
+    statements = ast.parse(program).body
+  except (SyntaxError, ValueError, RecursionError):
+    return IMPORTS + program
+  ends = [
+    node.end_lineno
+    for node in statements
+    if isinstance(node, ast.ImportFrom) and node.module == '__future__'
+  ]
+  lines = program.split('\n')
+  lines.insert(max(ends, default=0), IMPORTS)
+  return '\n'.join(lines)
 
 
 def reward(
@@ -70,5 +94,8 @@ def reward(
   else:
     prepared = [(case['input'], case['output']) for case in tests]
   return code.run_tests(
-    IMPORTS + program, prepared, timeout_s=timeout_s, memory_mb=MEMORY_MB
+    _with_imports(program),
+    prepared,
+    timeout_s=timeout_s,
+    memory_mb=MEMORY_MB,
   )

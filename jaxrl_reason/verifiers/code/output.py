@@ -2,10 +2,11 @@
 
 Trailing blanks, blank lines at both ends, and the amount of white space between
 words are ignored. A word that is a decimal in the expected output may differ by
-1e-6, absolute or relative. All other words, also whole numbers, are compared as
-text.
+1e-6, absolute or relative. A decimal equals a whole number of the same value.
+All other words are compared as text.
 """
 
+import decimal
 import re
 
 DECIMAL = re.compile(
@@ -37,7 +38,10 @@ def _same_line(ours: list[str], theirs: list[str]) -> bool:
 def _near(word: str, expected: str) -> bool:
   if max(len(word), len(expected)) > MAX_NUMBER:
     return False
-  if not (DECIMAL.fullmatch(expected) and NUMBER.fullmatch(word)):
+  if not DECIMAL.fullmatch(expected):
+    whole = NUMBER.fullmatch(expected) and DECIMAL.fullmatch(word)
+    return bool(whole) and decimal.Decimal(word) == decimal.Decimal(expected)
+  if not NUMBER.fullmatch(word):
     return False
   a, b = float(word), float(expected)
   # inf - inf is nan, and comparisons with nan are false.
