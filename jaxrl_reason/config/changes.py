@@ -8,7 +8,7 @@ import ast
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import ml_collections
@@ -31,6 +31,33 @@ def fields(
       yield from fields(kind, f'{path}.')
     else:
       yield path, record, field
+
+
+def orders(values: Mapping) -> dict[str, str]:
+  """Returns the keys of each open section, in their order, by its dotted key.
+
+  The order of `rl.rewards`, for example, is not visible in the values of its
+  keys. Two configs are the same if both are.
+
+  Args:
+    values: plain values of a config; other values have no orders.
+  """
+  out = {}
+
+  def walk(path: str, section: Any) -> None:
+    if isinstance(section, Mapping):
+      if len(section) > 1:
+        out[path] = ', '.join(map(str, section))
+      for key, value in section.items():
+        walk(f'{path}.{key}', value)
+
+  for path, _, field in fields():
+    if kind_of(field.type).type is dict:
+      section: Any = values
+      for name in path.split('.'):
+        section = section.get(name) if isinstance(section, Mapping) else None
+      walk(path, section)
+  return out
 
 
 def apply(config: ml_collections.ConfigDict, changes: Iterable[str]) -> None:

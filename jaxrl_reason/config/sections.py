@@ -15,7 +15,16 @@ from jaxrl_reason.config.record import Record, kind_of
 from jaxrl_reason.names import nearest
 
 
-class Section(ml_collections.ConfigDict):
+class Ordered(ml_collections.ConfigDict):
+  """A section that keeps the order in which its keys were set: the first of
+  `rl.rewards` is the verifier, and the links of a chain follow each other.
+  """
+
+  def __init__(self, values: Mapping | None = None, *args, **kwargs):
+    super().__init__(values, *args, **kwargs | {'sort_keys': False})
+
+
+class Section(Ordered):
   """A section with fixed keys: setting an unknown key raises an error."""
 
   def __getitem__(self, key: str) -> Any:
@@ -35,18 +44,28 @@ class Section(ml_collections.ConfigDict):
     super().__setitem__(key, value)
 
   def _unknown(self, key: str) -> str:
-    keys = f' The keys here are: {", ".join(self.keys())}'
+    keys = f' The keys here are: {", ".join(sorted(self))}'
     return f'unknown key {key!r}.{nearest(key, self.keys()) or keys}'
 
 
-class Open(ml_collections.ConfigDict):
+class Open(Ordered):
   """A section that accepts new keys. Its reader checks the keys."""
+
+  def __init__(self, values: Mapping | None = None, *args, **kwargs):
+    super().__init__(None, *args, **kwargs)
+    for key, value in (values or {}).items():
+      self[key] = value
 
   def __getitem__(self, key: str) -> Any:
     if isinstance(key, str) and key not in self and '.' not in key:
       has = ', '.join(self.keys()) or 'none yet'
       raise KeyError(f'no key {key!r} here, only {has}: set the whole section')
     return super().__getitem__(key)
+
+  def __setitem__(self, key: str, value: Any) -> None:
+    if isinstance(value, Mapping | ml_collections.ConfigDict):
+      value = type(self)(value)
+    super().__setitem__(key, value)
 
   def lock(self) -> 'Open':
     return self
@@ -58,22 +77,12 @@ class Named(Open):
   So the command line can set keys of a stage that the recipe does not have.
   """
 
-  def __init__(self, values: Mapping | None = None, *args, **kwargs):
-    super().__init__(None, *args, **kwargs)
-    for key, value in (values or {}).items():
-      self[key] = value
-
   def __getitem__(self, key: str) -> Any:
     # Python looks up __deepcopy__ and others on every object.
     new = isinstance(key, str) and key not in self
     if new and '.' not in key and not key.startswith('_'):
       self[key] = Named()
     return super().__getitem__(key)
-
-  def __setitem__(self, key: str, value: Any) -> None:
-    if isinstance(value, Mapping | ml_collections.ConfigDict):
-      value = Named(value)
-    super().__setitem__(key, value)
 
 
 def _replaced(old: Section, values: Mapping) -> Section:

@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 from etils import epath
 
@@ -26,6 +25,7 @@ from jaxrl_reason.checkpoints import conversion, hf, manager, pretrained
 from jaxrl_reason.checkpoints.other_run import begun, is_run
 from jaxrl_reason.checkpoints.other_run import split_step as split_step
 from jaxrl_reason.config import Data
+from jaxrl_reason.config.sections import Open
 from jaxrl_reason.data import hf_tokenizers, problems
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import (
@@ -56,10 +56,10 @@ class Loaded:
   shape: transformer.Config
   tokenizer: Any
   texts: epath.Path | None
-  run: ml_collections.ConfigDict | None
+  run: Open | None
 
 
-def run_of(name: str) -> ml_collections.ConfigDict | None:
+def run_of(name: str) -> Open | None:
   """Returns the config of the run if a name is a workdir, otherwise None."""
   if name.startswith((RAST, STEERED, CHANGED)):
     return run_of(_terms(name)[0][0])
@@ -69,10 +69,10 @@ def run_of(name: str) -> ml_collections.ConfigDict | None:
   path = folder / 'config.json'
   if not path.is_file():  # a checkpoint made by `convert`
     return None
-  return ml_collections.ConfigDict(reading.json_object(path))
+  return Open(reading.json_object(path))
 
 
-def day_of(run: ml_collections.ConfigDict | None) -> str:
+def day_of(run: Open | None) -> str:
   """Returns the date that chat templates show: that of a model's run, or the
   default of `data.day`, so that prompts do not depend on the day of the call.
   """

@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxrl_reason import sharding
 from jaxrl_reason.checkpoints import manager
-from jaxrl_reason.config import Run, leaves
+from jaxrl_reason.config import Run, changes, leaves
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.run import train
 from jaxrl_reason.run.checks import config_checks
@@ -110,8 +110,9 @@ def _refuse_other(folder: pathlib.Path, config: Run, warm: str = '') -> None:
   # The same warm start, for any spelling of the folder.
   if warm and pathlib.Path(before['init_from']).name == warm:
     before['init_from'] = now['init_from']
-  if before != now:
-    keys = _differing(before, now)
+  if keys := _differing(before, now) or _differing(
+    *map(changes.orders, (before, now))
+  ):
     raise ValueError(
       f'{path.parent} was begun with another {", ".join(keys[:3])}; name '
       'another --out, or remove that folder'
@@ -186,7 +187,8 @@ def _left(group: list[Cell], out: pathlib.Path) -> list[Cell]:
 
 def _shared(group: Sequence[Cell], out: pathlib.Path) -> pathlib.Path:
   """Returns the folder of shared files of unfinished cells."""
-  name = identity.digest([c.config.json_values() for c in group])
+  values = [c.config.json_values() for c in group]
+  name = identity.digest([values, [*map(changes.orders, values)]])
   return out / 'groups' / name
 
 

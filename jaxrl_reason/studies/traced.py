@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Model
-from jaxrl_reason.config import RL, STAGES, Run, rules
+from jaxrl_reason.config import RL, STAGES, Run, changes, rules
 from jaxrl_reason.data import controllers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.losses.shaping import WeighSigns
@@ -65,7 +65,8 @@ def program_of(config: Run) -> str | None:
   if controllers.is_on(config.data):
     return None
   objective = config.objective
-  own, flat = values(config.rl, objective), trees.flatten(config.json_values())
+  own, plain = values(config.rl, objective), config.json_values()
+  flat = trees.flatten(plain) | changes.orders(plain)
   flat = {k.replace('/', '.'): x for k, x in flat.items()}
   rest = {
     k: x

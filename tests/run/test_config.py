@@ -3,19 +3,24 @@ name.
 """
 
 import ast
+import copy
 import dataclasses
 
 import jax
 import pytest
+from etils import epath
 from paths import ROOT, load_recipe
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, sharding, trees
-from jaxrl_reason.config import record, rules
+from jaxrl_reason.config import changes, record, rules
+from jaxrl_reason.evals import loading
 from jaxrl_reason.models import adapters, spec, transformer
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.checks import config_checks, data_checks, rl_checks
+from jaxrl_reason.run.records import config_file
+from jaxrl_reason.run.rl import turn_settings
 from jaxrl_reason.update import optim
 
 RECIPES = sorted((ROOT / 'configs').glob('*.py'))
@@ -183,6 +188,34 @@ def test_a_replaced_section_keeps_its_other_keys():
   want = config_lib.default()
   want.eval.samples, want.rl.steps, want.rl.optimizer.lr = 7, 30, 0.5
   assert config.to_dict() == want.to_dict()
+
+
+def test_open_sections_keep_the_order_of_their_keys(tmp_path):
+  """The first reward is the verifier, and links follow each other."""
+  parts = {name: {'reward': 'task'} for name in ('task', 'format', 'answer')}
+  want = {
+    'rl.rewards': 'task, format, answer',
+    'rl.rewards.task': 'reward, kwargs',
+    'rl.rewards.task.kwargs': 'z, a',
+    'rl.turns.links': 'solve, check',
+    'named.long.rl.rewards': 'task, format, answer',
+  }
+  c = config_lib.default()
+  links = "rl.turns.links={'solve': {}, 'check': {}}"
+  changes.apply(c, [f'rl.rewards={parts}', links])
+  c.rl.rewards.task.kwargs = {'z': 1, 'a': 2}
+  changes.apply(c, ['rl.rewards.task.kwargs.z=3'])
+  c.named = {'long': {'kind': 'rl', 'rl': {'rewards': parts}}}
+  run = config_lib.read(c).changed({'rl.rewards.format.weight': 2.0})
+  del run.rl.rewards['format']['weight']
+  config_file.write(run.json_values(), epath.Path(tmp_path), resuming=False)
+  for config in (c, copy.deepcopy(c), c.copy_and_resolve_references(), run):
+    got = changes.orders(config.to_dict())
+    assert {k: got.get(k) for k in want} == want
+  (tmp_path / 'checkpoints').mkdir()
+  stored = loading.run_of(f'{tmp_path}').to_dict()
+  assert changes.orders(stored) == changes.orders(run.json_values())
+  assert turn_settings.part_names(run.rl) == ('task', 'format', 'answer')
 
 
 def test_open_sections_accept_keys_that_are_read():

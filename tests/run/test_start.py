@@ -251,6 +251,23 @@ def test_a_damaged_config_file_is_written_again(tmp_path, caplog, damage):
   assert 'config.seed was 0 when this run began and is 3 now' in caplog.text
 
 
+def test_an_order_of_rewards_is_compared(tmp_path, caplog):
+  """The first reward is read as correctness."""
+  config, folder = tiny_recipe.get_config(), epath.Path(tmp_path)
+  parts = {name: dict(reward='task') for name in ('task', 'format')}
+  starts = []
+  for names in (('format', 'task'), ('task', 'format')):
+    config.rl.rewards = {name: parts[name] for name in names}
+    config_file.write(values(config), folder, resuming=bool(starts))
+    starts.append(identity.of_start(values(config), 'w'))
+  assert (
+    'config.rl.rewards was format, task when this run began and is task, '
+    'format now' in caplog.text
+  )
+  with pytest.raises(ValueError, match='config.rl.rewards='):
+    hosts._refuse_differing(1, *starts)
+
+
 def test_a_bad_byte_in_the_events_costs_that_line_only(tmp_path, caplog):
   folder = epath.Path(tmp_path)
   events.note(folder, 'start', step=0)

@@ -107,6 +107,9 @@ def test_settings_that_share_a_program():
   pairs = [[6, 7], [8, 9], [10, 11], [12, 13]]
   assert found == [[0, 1, 2, 3, 4, 5, 14, 15], *pairs]
   assert traced.groups(configs[:6], 4) == [[0, 1, 2, 3], [4, 5]]
+  parts = [(k, {'reward': 'random'}) for k in ('b', 'a')]
+  ordered = [{'rl.rewards': dict(x)} for x in (parts, parts[::-1])]
+  assert len({traced.program_of(configs[0].changed(x)) for x in ordered}) == 2
   host = config_lib.read(recipe()).changed({'rl.path': 'host'})
   assert traced.program_of(host) is None
 

@@ -19,6 +19,7 @@ import jax
 
 import jaxrl_reason
 from jaxrl_reason import trees
+from jaxrl_reason.config import changes
 from jaxrl_reason.data import pipeline
 
 # Of an endless source the first SAMPLED examples are hashed, of a source with
@@ -186,7 +187,7 @@ def of_start(values: Mapping, workdir) -> dict[str, Any]:
   Args:
     values: of the config (`Record.json_values`).
   """
-  flat = trees.flatten(values)
+  flat = trees.flatten(values) | changes.orders(values)
   keys = {f'config.{k.replace("/", ".")}': v for k, v in flat.items()}
   code = {f'the code of {k}': v for k, v in of_named_code(values).items()}
   return (

@@ -7,6 +7,7 @@ from etils import epath
 
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.checkpoints import files
+from jaxrl_reason.config import changes
 
 NAME = 'config.json'
 
@@ -23,13 +24,13 @@ def write(values: dict, workdir: epath.Path, resuming: bool) -> None:
     return
   path = workdir / NAME
   if resuming and path.exists():
-    _warn_of_changes(_before(path), trees.flatten(values))
+    _warn_of_changes(_before(path), _flat(values))
   files.write_whole(path, json.dumps(values, indent=1))
 
 
 def _before(path: epath.Path) -> dict | None:
   try:
-    return trees.flatten(dict(json.loads(path.read_bytes())))
+    return _flat(dict(json.loads(path.read_bytes())))
   except (ValueError, TypeError, RecursionError) as e:
     logging.warning(
       '%s is damaged (%s) and is written again: which keys have changed since '
@@ -38,6 +39,11 @@ def _before(path: epath.Path) -> dict | None:
       f'{e!s:.80}',
     )
     return None
+
+
+def _flat(values: dict) -> dict:
+  """Returns the values by path, and the order of the keys of open sections."""
+  return trees.flatten(values) | changes.orders(values)
 
 
 def _warn_of_changes(before: dict | None, after: dict) -> None:
