@@ -64,6 +64,12 @@ def rows_of(prompts: Prompts, rollout: Rollout) -> Rows:
   return Rows(tokens, valid, rollout.temperature, routes, rollout.role)
 
 
+def packed(tokens: jax.Array, there: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Moves the marked tokens of rows [N,C] to the front, and counts them."""
+  order = jnp.argsort(~there, axis=1, stable=True)
+  return jnp.take_along_axis(tokens, order, axis=1), there.sum(axis=1)
+
+
 def sampled_of(rows: Rows, rollout: Rollout) -> jax.Array:
   """Marks the sampled tokens of rows that `rows_of` joined, bool [N,T]."""
   columns = rows.tokens.shape[1] - rollout.sampled.shape[1]

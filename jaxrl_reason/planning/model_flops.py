@@ -59,8 +59,7 @@ class Costs:
     Args:
       names: of the views.
       hidden: share of the layers up to the one whose states are read.
-      judges: an `own_verdicts.Verdicts` for each question of the rewards
-        'verdict'.
+      judges: a `judging.Judge` for each question of the rewards 'verdict'.
     """
     rows, t = self.groups * self.samples, self.length
     whole = self.forward(rows, self.new, length=t)
@@ -70,7 +69,8 @@ class Costs:
     if learner.reward_model:
       flops += self.forward(rows, 0, learner.reward_model.model, t)
     for judge in judges:
-      flops += self.forward(rows, 1, judge.model, t + judge.columns)
+      asks, passes = judge.verdicts, judge.passes(self.samples)
+      flops += passes * self.forward(rows, 1, asks.model, t + asks.columns)
     return flops
 
   def parts(self, c: RL, hidden: float) -> float:

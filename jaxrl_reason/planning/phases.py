@@ -299,7 +299,7 @@ def _fused(parts: Prepared) -> Phase:
     1 / k,
     _token_trips(dataclasses.replace(gen, turns=_env(parts, turns.of))),
     costs.sample()
-    + costs.views(names, share, learner, [x for _, x in judges.values()])
+    + costs.views(names, share, learner, judges.values())
     + (scored + passes) * one
     + sum(costs.teacher(learner))
     + costs.parts(c, share),

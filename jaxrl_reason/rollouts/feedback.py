@@ -87,9 +87,9 @@ class Feedback(Part):
     last = jnp.max(jnp.where(valid, jnp.arange(c), -1), axis=1)
     is_last = jnp.arange(c) == last[:, None]
     is_stop = is_last & jnp.isin(own, jnp.asarray(self.stops))
-    sample, n = _packed(own, valid & ~is_stop)
+    sample, n = batch_lib.packed(own, valid & ~is_stop)
     observed = batch.observed[:, self.start :]
-    observations, m = _packed(own, observed)
+    observations, m = batch_lib.packed(own, observed)
     texts = sample[other], observations
     lengths = jnp.where(found, n[other], 0), m
     return (
@@ -131,9 +131,3 @@ def another_correct(batch: Batch) -> tuple[jax.Array, jax.Array]:
   same = seen.group == seen.group[:, None]
   ahead = jnp.where(same & right & (ahead > 0), ahead, n)
   return jnp.argmin(ahead, axis=1), jnp.min(ahead, axis=1) < n
-
-
-def _packed(tokens: jax.Array, there: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Moves the marked tokens of rows [N,C] to the front, and counts them."""
-  order = jnp.argsort(~there, axis=1, stable=True)
-  return jnp.take_along_axis(tokens, order, axis=1), there.sum(axis=1)

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason.base import Batch, Model, Rows
 
+HIDDEN = 'hidden'  # their name in `Rollout.views`
+
 
 def last(mask: jax.Array, valid: jax.Array) -> jax.Array:
   """Weights the last token of each row, f32 [N,T]."""

@@ -40,7 +40,6 @@ def made(
   of: str = '',
   parts: int = 1,
   keys: Mapping[str, str] = types.MappingProxyType({}),
-  max_new: int = 0,
 ) -> 'Verdicts':
   """Encodes the question and its answers.
 
@@ -48,7 +47,6 @@ def made(
     texts: by the names in TEXTS.
     of: name of the model, for errors; parts: see `Verdicts`.
     keys: of the config, for errors, where they are not those of `rl.verdict`.
-    max_new: C, for a question with {answer}.
 
   Raises:
     ValueError: names the key of a text that the tokenizer cannot encode, or of
@@ -58,17 +56,15 @@ def made(
   for key in TEXTS:
     named = f'{keys.get(key, f"rl.verdict.{key}")}={texts[key]!r}'
     try:
-      ids[key] = tokenizer.encode(texts[key].replace(asked.ANSWER, ''))
+      ids[key] = tokenizer.encode(asked.bare(texts[key]))
     except ValueError as e:  # a character that the alphabet lacks
       raise ValueError(f'{named}{whose}: {e}') from e
     if key != 'ask' and len(ids[key]) != 1:
       raise ValueError(
         f'{named} is {len(ids[key])} tokens{whose}; choose a text of one token'
       )
-  n = asked.columns(texts['ask'], tokenizer, max_new)
-  room = n if asked.ANSWER in texts['ask'] else 0
   answers = ids['yes'][0], ids['no'][0]
-  return Verdicts(model, tuple(ids['ask']), *answers, parts, room)
+  return Verdicts(model, tuple(ids['ask']), *answers, parts)
 
 
 class Asked(NamedTuple):

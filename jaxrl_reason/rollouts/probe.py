@@ -27,8 +27,7 @@ import jax.numpy as jnp
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason.base import Batch, Metrics
 from jaxrl_reason.parts import Part, Step
-from jaxrl_reason.rollouts.hidden_states import HiddenStates
-from jaxrl_reason.rollouts.views import HIDDEN
+from jaxrl_reason.rollouts.hidden_states import HIDDEN, HiddenStates
 
 MEMORY = 0.9  # decay of the running statistics of the states, per step
 SMALLEST = 1e-12  # variance of a feature

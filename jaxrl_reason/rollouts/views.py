@@ -7,7 +7,7 @@ reference_tokens            i32 [N,A], of the reference answer, to train on
 group                       i32 [N], equal for the samples of a prompt
 uniform                     f32 [N], noise by (key, row)
 reward_model                f32 [N], the output of a reward model
-verdict                     {question: f32 [N]}, probability of the verdict yes
+verdict                     {question: f32 [N]}, see `judging`
 hidden                      f32 [B,G,D], see `hidden_states`; by prompt
 mask                        bool [N,C], tokens sampled; always present
 """
@@ -27,10 +27,12 @@ from jaxrl_reason import trees
 from jaxrl_reason.base import Model, Prompts, Rollout
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.rewards.kernels import likelihood, reference, token_bytes
-from jaxrl_reason.rollouts.hidden_states import HiddenStates
+from jaxrl_reason.rewards.kernels.asked import Question
+from jaxrl_reason.rollouts.hidden_states import HIDDEN, HiddenStates
+from jaxrl_reason.rollouts.judging import Judge
 from jaxrl_reason.verifiers.tasks import problem
 
-REWARD, HIDDEN, VERDICT = 'reward_model', 'hidden', 'verdict'
+REWARD, VERDICT = 'reward_model', 'verdict'
 ANSWER_VIEWS = ('reference_tokens', 'reference_mask')
 TEACHER = 'teacher'  # its weights, in `control`
 
@@ -94,8 +96,7 @@ class Views:
     reward: function of (weights of the reward model, policy's weights, rows)
       to rewards [N]; None: there is no reward model.
     hidden: computes hidden states; None: no reward reads them.
-    verdict: by question, (the reward part with its encoded text, the function
-      of (weights, rows, encoded text) to probabilities [N]).
+    verdict: judges by question.
     asks_teacher: whether the weights are the teacher's, not the policy's.
     trains_reference: whether the loss trains on the reference answer.
   """
@@ -108,9 +109,7 @@ class Views:
   table: np.ndarray | None = None
   reward: Callable | None = None
   hidden: HiddenStates | None = None
-  verdict: Mapping[str, tuple[str, Callable]] = dataclasses.field(
-    default_factory=dict
-  )
+  verdict: Mapping[Question, Judge] = dataclasses.field(default_factory=dict)
   asks_teacher: bool = False
   trains_reference: bool = False
 
@@ -151,16 +150,18 @@ class Views:
       out |= self._of_reference(params, prompts, rollout)
     return rollout.replace(views=out)
 
-  def _verdicts(self, judge, prompts, rollout) -> dict[str, jax.Array]:
-    """Computes the probability of yes [N] after each question."""
+  def _verdicts(self, judge, prompts, rollout) -> dict[Question, jax.Array]:
+    """Computes the scores [N] by each question."""
     n, out = rollout.tokens.shape[0], {}
-    for ask, (part, of) in self.verdict.items():
-      # Empty if the question is the same for all problems.
-      own = {
-        k: batch_lib.per_row(x, n) for k, x in prompts.answer[part].items()
-      }
-      asks = functools.partial(of, judge)
-      out[ask] = self._by_parts(asks, prompts, rollout, own or None)
+
+    def by_parts(of_part, *beside):
+      return self._by_parts(of_part, prompts, rollout, *beside)
+
+    for question, of in self.verdict.items():
+      own = prompts.answer[of.part]
+      own = jax.tree.map(lambda x: batch_lib.per_row(x, n), own)
+      g = n // prompts.tokens.shape[0]
+      out[question] = of(judge, rollout, own, g, by_parts)
     return out
 
   def _of_reference(self, params, prompts, rollout) -> dict[str, jax.Array]:

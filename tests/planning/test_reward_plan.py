@@ -74,6 +74,19 @@ def test_a_judge_is_counted_by_its_own_model_and_columns(alone):
   assert both - taught()['step'].flops == pytest.approx(teacher, rel=1e-6)
 
 
+def test_comparisons_are_counted_in_both_orders(alone):
+  """Two passes for each of the rivals, over rows with two completions."""
+  own = dict(rl__algorithm='reinforce', rl__verdict__yes='+')
+  own |= dict(rl__verdict__no='-')
+  asks = dict(ask='={other}=', rivals=2)
+  own['rl__rewards'] = {'judge': {'reward': 'verdict', 'kwargs': asks}}
+  columns = 20 + 17 + 1 + 2 + 17 + 1 + 1
+  small = tiny_shape()
+  one = body(small, columns) + 64 * 8 * 2 * small.vocab * small.width
+  found = planned(**own)['step'].flops - alone.flops
+  assert found == pytest.approx(4 * one, rel=1e-6)
+
+
 def test_a_prompt_of_the_teacher_is_counted():
   text = dict(rl__teacher__prompt='{prompt}', rl__teacher__prompt_len=57)
   more = taught(**text)['step'].flops - taught()['step'].flops

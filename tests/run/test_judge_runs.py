@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import types
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from test_resume import content
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import trees
 from jaxrl_reason.rewards.kernels import asked
-from jaxrl_reason.rollouts import views
+from jaxrl_reason.rollouts import judging, views
 from jaxrl_reason.rollouts.own_verdicts import Verdicts
 from jaxrl_reason.run import train
 
@@ -26,6 +27,12 @@ JUDGED = {
   'judge': dict(reward='verdict', weight=1.0),
 }
 NAME = 'train/reward/judge'
+MORE = {
+  'same': dict(reward='verdict', weight=0.5, kwargs=dict(ask='={answer}')),
+  'better': dict(
+    reward='verdict', weight=0.25, kwargs=dict(ask='={other}=', rivals=1)
+  ),
+}
 
 
 def judged(**flat):
@@ -67,17 +74,19 @@ def test_the_probability_is_that_of_whole_rows_without_padding():
 def test_every_row_has_the_question_of_its_problem():
   prompts = L.prompts()
   b = len(prompts.tokens)
-  given = {'tokens': jnp.zeros((b, 2), jnp.int32), 'n_tokens': jnp.arange(b)}
-  prompts = prompts.replace(answer={'judge': given})
+  given = {'tokens': jnp.zeros((b, b), jnp.int32), 'n_tokens': jnp.arange(b)}
+  prompts = prompts.replace(answer={'judge': {'0': given}})
 
   def asks(params, rows, own):
     return own['n_tokens'] + 100 * rows.tokens.sum(axis=1)
 
-  of = {'?': ('judge', asks)}
+  question = asked.Question('{answer}')
+  fake = types.SimpleNamespace(probability=asks)
+  of = {question: judging.Judge(question, 'judge', fake, ())}
   seen = views.Views(L.MODEL, ('verdict',), L.P, parts=2, verdict=of)
   params = L.model_and_params()[1]
   rollout = L.sample(params, prompts)
-  out = seen(params, prompts, rollout, None).views['verdict']['?']
+  out = seen(params, prompts, rollout, None).views['verdict'][question]
   whole = batch_lib.rows_of(prompts, rollout).tokens.sum(axis=1)
   row = np.arange(len(out)) // (len(out) // b)
   np.testing.assert_array_equal(out, row + 100 * whole)
@@ -85,9 +94,9 @@ def test_every_row_has_the_question_of_its_problem():
 
 def test_a_question_has_the_answer_of_each_problem():
   tokenizer, ask = L.TOKENIZER, '={answer}+{answer}='
-  encode = asked.encoder(ask, tokenizer, 4)
+  encode = asked.encoder(asked.Question(ask), tokenizer, 4)
   for answer in ('7', '61'):
-    row = encode({'answer': answer})
+    row = encode({'answer': answer})['0']
     assert row['tokens'].shape == (3 + 4,)
     text = tokenizer.decode(row['tokens'][: row['n_tokens']].tolist())
     assert text == f'={answer}+{answer}='
@@ -95,7 +104,8 @@ def test_a_question_has_the_answer_of_each_problem():
     encode({'answer': '123'})
   with pytest.raises(ValueError, match='answer=None: the question .* a text'):
     encode({'answer': None})
-  assert asked.encoder('=', tokenizer, 4)({'answer': 'x'}) == {}
+  encode = asked.encoder(asked.Question('='), tokenizer, 4)
+  assert encode({'answer': 'x'}) == {}
 
 
 @pytest.fixture(scope='module')
@@ -123,7 +133,7 @@ def test_a_run_is_rewarded_by_its_policy_or_by_a_teacher(tmp_path, teacher):
 
 
 def test_meshes_judge_alike_and_a_resumed_run_too(tmp_path, teacher):
-  """One device and eight, with two questions; one of them has the answer."""
+  """One device and eight, with questions of every kind."""
   by = {'rl.verdict.by': 'teacher', 'rl.teacher.weights': teacher}
   start = {'init_from': teacher, 'rl.prompts': 8, 'rl.steps': 4} | by
   start |= {'checkpoint.every': 2, 'checkpoint.keep': 9}
@@ -131,15 +141,14 @@ def test_meshes_judge_alike_and_a_resumed_run_too(tmp_path, teacher):
   for mesh in ((-1, 1, 1), (2, 2, 2)):
     where = tmp_path / str(mesh[1])
     c = judged(**start, mesh=mesh)
-    c.rl.rewards = dict(JUDGED) | {
-      'same': dict(reward='verdict', weight=0.5, kwargs=dict(ask='={answer}'))
-    }
+    c.rl.rewards = dict(JUDGED) | MORE
     want = train.run(c, where)
-    each = [(r[NAME], r['train/reward/same']) for r in rows(where)]
-    found.append(np.array(each))
+    names = [NAME, *(f'train/reward/{name}' for name in MORE)]
+    found.append(np.array([[r[name] for name in names] for r in rows(where)]))
     total = [r['train/reward_mean'] for r in rows(where)]
-    np.testing.assert_allclose(total, found[-1] @ [1, 0.5], rtol=1e-5)
-  assert abs(np.diff(found[0])).min() > 1e-5
+    weights = [1, *(part['weight'] for part in MORE.values())]
+    np.testing.assert_allclose(total, found[-1] @ weights, rtol=1e-5)
+  assert abs(np.diff(found[0][:, :2])).min() > 1e-5
   np.testing.assert_allclose(found[1], found[0], rtol=2e-3)
   shutil.copytree(where, tmp_path / 'cut')
   shutil.rmtree(next((tmp_path / 'cut' / 'checkpoints').glob('4*')))

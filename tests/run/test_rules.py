@@ -41,6 +41,14 @@ TOLD = UNDER | {
 JUDGED = {'rl.rewards.judge': dict(reward='verdict', weight=1.0)}
 ASKED = {'rl.rewards.judge': dict(reward='verdict', kwargs=dict(ask='?'))}
 VERDICT = {'rl.loss.sft_on': 'verdict', 'rl.loss.sft_coef': 0.3}
+
+
+def asking(ask, **kwargs):
+  part = dict(reward='verdict', kwargs=dict(ask=ask, **kwargs))
+  return {'rl.rewards.judge': part}
+
+
+PAIRED = asking('{other}?')
 NOVELTY = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.1)}
 PROPOSE = {'rl.propose': '?'}
 GAME = {'rl.turns.env': 'subtraction', 'rl.league.share': 0.5}
@@ -183,6 +191,14 @@ EXAMPLES = [
     "ask='{solution}\\?': {solution} is not replaced, only {answer}",
   ),
   (ASKED | {'rl.verdict.ask': 'x'}, "ask='x' has no effect: every reward"),
+  (asking('{other}{other}'), '{other} may stand there once'),
+  (JUDGED | {'rl.verdict.ask': '{other}?'}, 'only replaced in kwargs.ask of'),
+  (PAIRED | ONE, 'rl.samples=1: rl.rewards.judge.kwargs.ask with {other}'),
+  (PAIRED | {'rl.algorithm': 'remax'}, 'greedy completion has no other to be'),
+  (PAIRED | FAILED, 'rl.demos=1 after failed groups: a reference solution'),
+  (asking('{other}?', rivals=-1), 'rivals=-1: set it to a number of compl'),
+  (asking('?', rivals=1), 'rivals=1 has no effect: .* lacks {other}'),
+  (asking('{other}?', rivals=8), 'rivals=8 and rl.samples=8: .* less than'),
   (
     {'rl.rewards.answer': dict(reward='task', kwargs='x')},
     "rl.rewards.answer.kwargs='x': must be a section",

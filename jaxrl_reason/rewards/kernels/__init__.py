@@ -70,7 +70,7 @@ KERNELS: dict[str, Kernel] = {
   'cluster_share': _free(label_free.cluster_share, 'group'),
   'wrong_label': Kernel(label_free.wrong_label, final.encode_text, ('group',)),
   'reward_model': _view('reward_model'),
-  asked.NAME: _free(asked.score, asked.NAME, knobs=('ask',)),
+  asked.NAME: _free(asked.score, asked.NAME, knobs=asked.Question._fields),
   'novelty_neighbours': _free(novelty.neighbours, 'hidden', knobs=('k',)),
   'novelty_volume': _free(novelty.volume, 'hidden', knobs=('ridge',)),
   'random': _free(label_free.random, 'uniform', knobs=('p',)),

@@ -160,7 +160,8 @@ def make(
 
   for part, value in spec.items():
     if value['reward'] == asked.NAME:
-      own = asked.encoder(value['kwargs']['ask'], tokenizer, max_new)
+      question = asked.Question(**value['kwargs'])
+      own = asked.encoder(question, tokenizer, max_new)
       parts[part] = dataclasses.replace(parts[part], encode=own)
   of_reference = bool(reference.VIEWS & {*reads(spec, task_kernel)})
   if of_reference and reference.PART in spec:

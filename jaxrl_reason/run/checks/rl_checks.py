@@ -45,6 +45,7 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
   chunks.check(c, d, needs)
   rules.refuse(hidden_settings.hidden_rules, c, d, needs)
   rules.refuse(verdict_settings.verdict_rules, c, d, objective)
+  rules.refuse(verdict_settings.comparison_rules, c, objective)
   rules.refuse(flight_rules, c, d, needs)
   rules.refuse(generation_settings.tree_rules, c, d)
   rules.refuse(path_rules, c, d.completion_len)

@@ -9,8 +9,8 @@ from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.config.rl_sections import VerdictText
 from jaxrl_reason.config.unread import changed
 from jaxrl_reason.losses.imitation import VERDICT
-from jaxrl_reason.rewards.kernels.asked import ANSWER
-from jaxrl_reason.rollouts import own_verdicts
+from jaxrl_reason.rewards.kernels.asked import ANSWER, OTHER, Question
+from jaxrl_reason.rollouts import judging, own_verdicts
 from jaxrl_reason.rollouts.own_verdicts import Verdicts
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run.rl import chunk_settings as chunks
@@ -53,12 +53,18 @@ def part(
   return made
 
 
-def questions(c: RL) -> dict[str, str]:
+def questions(c: RL) -> dict[str, Question]:
   """Returns the question of each reward part that is the verdict of a model."""
-  return {
-    name: part.get('kwargs', {}).get('ask', c.verdict.ask)
+  own = {
+    name: {'ask': c.verdict.ask} | dict(part.get('kwargs', {}))
     for name, part in c.rewards.items()
     if part.get('reward') == VERDICT
+  }
+  # `device.make` refuses other arguments.
+  known = Question._fields
+  return {
+    name: Question(**{k: v for k, v in kwargs.items() if k in known})
+    for name, kwargs in own.items()
   }
 
 
@@ -67,7 +73,7 @@ def with_questions(c: RL) -> dict[str, dict]:
   asks = questions(c)
 
   def of(name, part):
-    kwargs = dict(part.get('kwargs', {})) | {'ask': asks[name]}
+    kwargs = dict(part.get('kwargs', {})) | asks[name]._asdict()
     return dict(part) | {'kwargs': kwargs}
 
   return {k: of(k, x) if k in asks else x for k, x in c.rewards.items()}
@@ -75,20 +81,22 @@ def with_questions(c: RL) -> dict[str, dict]:
 
 def judges(
   c: RL, learn: Learner, tokenizer: Any, max_new: int
-) -> dict[str, tuple[str, Verdicts]]:
-  """Returns, for each question of the rewards 'verdict', the first reward part
-  with this question, and the `Verdicts` that compute its answers.
+) -> dict[Question, judging.Judge]:
+  """Returns the judge of each question of the rewards 'verdict'.
 
   Args:
     max_new: C.
   """
   taught, out = c.verdict.by == 'teacher', {}
-  for part, ask in questions(c).items():
-    if ask not in out:
-      model = learn.teacher.model if taught else learn.model
-      texts, key = c.verdict.to_dict() | {'ask': ask}, _key(c, part)
-      more = dict(keys={'ask': key}, max_new=max_new)
-      out[ask] = part, own_verdicts.made(texts, model, tokenizer, **more)
+  model = learn.teacher.model if taught else learn.model
+  for part, asked in questions(c).items():
+    if asked not in out:
+      texts, key = c.verdict.to_dict() | {'ask': asked.ask}, _key(c, part)
+      made = own_verdicts.made(texts, model, tokenizer, keys={'ask': key})
+      room = judging.room(asked, tokenizer, max_new)
+      made = dataclasses.replace(made, room=room)
+      ends = tuple(tokenizer.eos_ids)
+      out[asked] = judging.Judge(asked, part, made, ends)
   return out
 
 
@@ -97,14 +105,13 @@ def with_judge(
 ) -> Views:
   """Adds the model that answers for the rewards 'verdict', if there is one."""
   found = judges(c, learn, tokenizer, max_new)
-  asked = {ask: (part, made.probability) for ask, (part, made) in found.items()}
   taught = bool(found) and c.verdict.by == 'teacher'
-  return dataclasses.replace(views, verdict=asked, asks_teacher=taught)
+  return dataclasses.replace(views, verdict=found, asks_teacher=taught)
 
 
 def _keys(c: RL, on: bool) -> list[tuple[str, Any]]:
   """Lists (key of the config with its value, question) of all questions."""
-  every = {_key(c, part): ask for part, ask in questions(c).items()}
+  every = {_key(c, part): asked.ask for part, asked in questions(c).items()}
   every |= {'rl.verdict.ask': c.verdict.ask} if on else {}
   return [(f'{key}={ask!r}', ask) for key, ask in every.items()]
 
@@ -121,8 +128,56 @@ def _wrong(ask: Any) -> str:
     return 'set it to the question after a completion'
   others = [name for name in NOT_REPLACED if name in ask]
   if others:
-    return f'{others[0]} is not replaced, only {ANSWER}'
+    return f'{others[0]} is not replaced, only {ANSWER} and {OTHER}'
+  if ask.count(OTHER) > 1:
+    return f'{OTHER} may stand there once'
   return ''
+
+
+def comparison_rules(c: RL, objective: losses.Objective) -> rules.Rows:
+  """Refuses comparisons within groups that have nothing to compare."""
+  asks = questions(c)
+  pairs = {x: q for x, q in asks.items() if OTHER in str(q.ask)}
+  one = next(iter(pairs), '')
+  key = f'rl.rewards.{one}.kwargs.ask with {OTHER}'
+  return (
+    (
+      OTHER in c.verdict.ask,
+      f'rl.verdict.ask={c.verdict.ask!r}: {OTHER} is only replaced in '
+      'kwargs.ask of a reward',
+    ),
+    (
+      pairs and c.samples == 1,
+      f'rl.samples=1: {key} compares the samples of a problem; use 2 or more',
+    ),
+    (
+      pairs and 'greedy_reward' in losses.needs(objective),
+      f'{key} and rl.algorithm={c.algorithm!r}: its greedy completion has no '
+      'other to be compared with; choose another algorithm',
+    ),
+    (
+      pairs and c.demos_after,
+      f'{key} and rl.demos={c.demos} after failed groups: a reference solution '
+      'has no other to be compared with; set rl.demos=0',
+    ),
+    *(row for part, q in asks.items() for row in _rival_rules(c, part, q)),
+  )
+
+
+def _rival_rules(c: RL, part: str, asked: Question) -> rules.Rows:
+  n, key = asked.rivals, f'rl.rewards.{part}.kwargs.rivals={asked.rivals!r}'
+  counts = isinstance(n, int) and not isinstance(n, bool) and n >= 0
+  return (
+    (not counts, f'{key}: set it to a number of completions, or 0 for all'),
+    (
+      n and OTHER not in str(asked.ask),
+      f'{key} has no effect: its question lacks {OTHER}; set it to 0',
+    ),
+    (
+      counts and n >= c.samples,
+      f'{key} and rl.samples={c.samples}: set it to less than rl.samples, or 0',
+    ),
+  )
 
 
 def verdict_rules(c: RL, d: Data, objective: losses.Objective) -> rules.Rows:
@@ -160,7 +215,7 @@ def verdict_rules(c: RL, d: Data, objective: losses.Objective) -> rules.Rows:
       c.verdict.ask != VerdictText().ask
       and not on
       and asks
-      and c.verdict.ask not in asks.values(),
+      and all('ask' in c.rewards[part].get('kwargs', {}) for part in asks),
       f'rl.verdict.ask={c.verdict.ask!r} has no effect: every reward '
       f'{VERDICT!r} has its own kwargs.ask',
     ),
