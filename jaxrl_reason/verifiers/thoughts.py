@@ -2,6 +2,7 @@
 
   tags      <think> thought </think> answer        (DeepSeek R1, Qwen3, GLM)
             [THINK], <seed:think>, <reasoning>     (Magistral, Seed-OSS, others)
+            ("the <think> tag" and "<think>" in quotes open no thought)
   channels  <|channel|>analysis<|message|> thought <|end|><|start|>assistant
             <|channel|>final<|message|> answer     (gpt-oss; "harmony")
 
@@ -19,11 +20,14 @@ FINAL = re.compile(
   r'<\|channel\|>final\b[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>'
 )
 _NAMES = '(?:seed:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?)'
-TAG = re.compile(rf'[<\[◁]\s?(/?)\s?{_NAMES}\s?[>\]▷]', re.I)
+# Of words in square brackets only [THINK]: "[reason]" is a blank in a letter.
+_TAG = rf'(?:(?i:[<◁]\s?%s\s?{_NAMES}\s?[>▷])|\[%sTHINK\])'
+# An opening tag behind a word or a quote is named: "the <think> tag".
+_NAMED = r'(?<![^\W\d_] )(?<![^\W\d_])(?<![`"\'])'
+TAG = re.compile(rf'{_NAMED}{_TAG % ("", "")}|{_TAG % ("/", "/")}')
 # At the end of a prompt.
 OPENING = re.compile(
-  rf'(?:[<\[◁]\s?{_NAMES}\s?[>\]▷]|<\|channel\|>analysis<\|message\|>)\s*\Z',
-  re.I,
+  rf'(?:{_TAG % ("", "")}|(?i:<\|channel\|>analysis<\|message\|>))\s*\Z'
 )
 # Marks of the end of a channel's message, or of the next message.
 ENDS = re.compile(r'<\|(?:end|return|call|start|channel)\|>')
@@ -37,7 +41,7 @@ def begun(text: str, prompt: str) -> str:
   """
   opening = OPENING.search(prompt, max(len(prompt) - MAX_OPENING, 0))
   first = TAG.search(text)
-  ends = CHANNEL in text or (first and first[1])
+  ends = CHANNEL in text or (first and '/' in first[0])
   repeats = first and not text[: first.start()].strip()
   return text if not opening or ends or repeats else opening[0] + text
 
@@ -58,7 +62,7 @@ def spoken(text: str) -> tuple[int, int | None]:
     return _of_channels(text)
   after, opened = 0, None
   for tag in TAG.finditer(text):
-    if tag[1]:
+    if '/' in tag[0]:
       after, opened = tag.end(), None
     elif opened is None:
       opened = tag.start()

@@ -145,6 +145,15 @@ THOUGHT = '<|channel|>analysis<|message|>It is \\boxed{1}.<|end|>'
 SAID = '<|start|>assistant<|channel|>final<|message|>'
 FORMATTED = SAID.replace('final', 'final <|constrain|>json')
 DECODED = SAID.replace('final', 'final json')  # not all marks are shown
+# Names of thoughts in a text that open none.
+NAMED = [
+  'The <think> tag is there.\n\\boxed{2}',
+  'Write `<think>`, then\n\\boxed{2}',
+  'A "<Thinking>" begins it.\n\\boxed{2}',
+  'List<Thought> is the type.\n\\boxed{2}',
+  'I am absent because of [reason].\n\\boxed{2}',
+  '[Reasoning] 1 + 1 is\n\\boxed{2}',
+]
 FORMATS = {
   # completion -> its response, None while it thinks
   f'{THOUGHT}{SAID}\\boxed{{2}}': '\\boxed{2}',
@@ -167,6 +176,10 @@ FORMATS = {
   ),
   '<Thinking>\\boxed{1}</Thinking>\\boxed{2}': '\\boxed{2}',
   '<thinking>\\boxed{1}': None,
+  'Sure. <think>\\boxed{1}': None,
+  '<think>x</think> <think>\\boxed{1}': None,
+  '[THINK]\\boxed{1}[/THINK]\\boxed{2}': '\\boxed{2}',
+  **{text: text for text in NAMED},
   '\\boxed{2}': '\\boxed{2}',
 }
 
@@ -192,6 +205,8 @@ def test_responses_are_separated_from_thoughts(completion):
     ('<|assistant|><think>\n', '\\boxed{2}</think>', 0.0),
     ('<|assistant|><think>\n\n</think>\n', '\\boxed{2}', 1.0),
     ('what does <think> mean? <|assistant|>', '\\boxed{2}', 1.0),
+    ('Use 2 for [reason]', '\\boxed{2}', 1.0),
+    ('Use 2. [THINK]', '\\boxed{2}', 0.0),
     ('', '\\boxed{2}', 1.0),
   ],
 )
