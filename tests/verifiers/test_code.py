@@ -299,6 +299,9 @@ WHOLE = 'def area(r):\n    return math.pi * r * r\n'
     'x = r * r\nreturn math.pi * x',
     'x = r * r\n    return math.pi * x\n',
     '    return math.pi * r * r\n\nprint(area(1)\nclass',
+    '    return math.pi * r * r\n\ndef volume(r, h',
+    '    return math.pi * square(r)\n\ndef square(x):\n    return x * x\n\n'
+    '@cache\ndef volume(\n    r):\n    """Of a',
     WHOLE,
     'import math\n' + WHOLE,
     f'<think>```python\nwrong\n```</think>Sure:\n```python\n{WHOLE}```\nDone.',
@@ -310,6 +313,14 @@ WHOLE = 'def area(r):\n    return math.pi * r * r\n'
     f'```\n{WHOLE}',
     f'~~~python\n{WHOLE}~~~',
     '```python\n    return math.pi * r * r\n```',
+    # An example of use, a test or an output after the program.
+    f'```python\n{WHOLE}```\n```python\nassert area(0) == 0\n```',
+    f'```python\n{WHOLE}```\n```py\nprint(area(1))\nprint(area(',
+    f'```\n{WHOLE}```\nOutput:\n```\n3.14 square metres\n```',
+    f'```\n{WHOLE}```\nUse:\n```python\narea(1)\n```',
+    f'```\nwrong = 1\n```\n```py3\n{WHOLE}```',
+    '1. So:\n   ~~~python\n   ' + WHOLE.replace('\n ', '\n    ') + '   ~~~',
+    f'1. So:\n   ```python\n\n{WHOLE}   ```',
   ],
 )
 def test_a_completion_becomes_a_program(completion):
@@ -338,13 +349,14 @@ def test_a_completion_without_code():
 
 
 def test_fields_of_tests():
-  program = mutations.fenced(ADD)
+  program = mutations.fenced(ADD) + '\n```python\nprint(add(1, 1))\n```'
   tests = ['assert add(1, 2) == 3']
   for example in (
     {'tests': tests},
     {'answer': tests[0]},
     {'answer': '', 'meta': {'test_list': tests, 'test_setup_code': ''}},
     {'answer': 'x', 'tests': tests},
+    {'tests': tests, 'meta': {'tests': ['assert add(1, 2) == 4']}},
   ):
     assert code.reward(program, example).score == 1.0
   with pytest.raises(ValueError, match='no tests'):

@@ -226,6 +226,7 @@ def test_a_fenced_program_is_extracted_unchanged(program):
 
 PROGRAM, EMPTY = '```python\nf = 1\n```\n', '```python\n\n```\n'
 PLAIN = '```\nf = 1\n```\n'
+DEFINES = '```python\ndef f(): pass\n```\n'
 
 
 @pytest.mark.parametrize(
@@ -238,10 +239,15 @@ PLAIN = '```\nf = 1\n```\n'
     (PROGRAM + '```\n1\n```', 'f = 1\n'),  # an output
     ('f = 1\n' + EMPTY, None),
     (PROGRAM + '```python\n', None),  # cut off before the program
+    (DEFINES + PROGRAM, 'def f(): pass\n'),
+    (DEFINES + DEFINES.replace('pass', '0') + PROGRAM, 'def f(): 0\n'),
+    (DEFINES.replace('f()', 'g()') + PROGRAM, 'f = 1\n'),
+    (DEFINES.replace('def f()', 'class f') + PROGRAM, 'class f: pass\n'),
+    (DEFINES + '```python\nf(', 'def f(): pass\n'),
   ],
 )
-def test_blocks_without_text_are_passed_over(text, program):
-  assert code.extract(text) == program
+def test_the_block_that_is_the_program(text, program):
+  assert code.extract(text, names={'f'}) == program
 
 
 @pytest.mark.parametrize(

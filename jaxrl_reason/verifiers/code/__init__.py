@@ -21,10 +21,11 @@ al. 2021, https://arxiv.org/abs/2108.07732.
 """
 
 import ast
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from jaxrl_reason.verifiers import thoughts
+from jaxrl_reason.verifiers import fields, thoughts
 from jaxrl_reason.verifiers.code.sandbox import client
 from jaxrl_reason.verifiers.verdict import Verdict
 
@@ -34,8 +35,12 @@ ALL, FRACTION = 'all', 'fraction'
 TIMEOUT_S, MEMORY_MB = 3.0, 256
 MAX_PROGRAM = 1 << 20  # characters
 
-FENCE = re.compile(r'^[ \t]*(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$', re.M)
-PYTHON = ('python', 'py', 'python3')  # tags of a fenced block
+FENCE = re.compile(r'^([ \t]*)(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$', re.M)
+PYTHON = ('python', 'py', 'python3', 'py3')  # tags of a fenced block
+DEFINED = re.compile(r'^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)', re.M)
+WORD = re.compile(r'[^\W\d]\w*')
+TOP_LEVEL = re.compile(r'^\S', re.M)
+MAX_DROPPED = 8  # lines at the top level that may belong to a cut-off statement
 # The first line after a function body that belongs to something else.
 AFTER_BODY = re.compile(r'^(?!def |async def |class |import |from |@)\S', re.M)
 
@@ -143,16 +148,19 @@ def reward(
   `run_tests` describes the settings. The tests are example['tests'], the fields
   of the HumanEval and MBPP files, or example['answer']. 'entry_point',
   'test_setup_code' and 'prompt' (if it is the beginning of the program) are
-  read if the example has them. All fields may also be in example['meta'].
+  read if the example has them. A field that the example lacks is read from
+  example['meta'], and the prompt of 'meta' is read first: it has no template.
   """
-  example = {**example, **(example.get('meta') or {})}
+  own, meta = fields.field, example.get('meta') or {}
   names = ('tests', 'test', 'test_list', 'answer')
-  tests = next((example[n] for n in names if example.get(n)), None)
+  found = (own(example, n, default=None) for n in names)
+  tests = next(filter(None, found), None)
   if tests is None:
-    raise ValueError(f'no tests: the example has {sorted(example)}')
-  entry = example.get('entry_point')
-  opening = _opening(example.get('prompt'), entry)
-  program = extract(completion, opening, entry)
+    raise ValueError(f'no tests: the example has {sorted({**meta, **example})}')
+  entry = own(example, 'entry_point', default=None)
+  prompts = meta.get('prompt'), example.get('prompt')
+  opening = next(filter(None, (_opening(p, entry) for p in prompts)), '')
+  program = extract(completion, opening, entry, _used(_sorted_out(tests)[0]))
   if program is None:
     return Verdict(0.0, 'no_answer')
   return run_tests(
@@ -162,41 +170,57 @@ def reward(
     memory_mb=memory_mb,
     entry_point=entry,
     # Helpers of the prompt compute expected values, not those of the program.
-    setup=_head(opening, entry) + (example.get('test_setup_code') or ''),
+    setup=_head(opening, entry) + own(example, 'test_setup_code', default=''),
     score=score,
     sandbox=sandbox,
   )
+
+
+def _used(sources: list[str]) -> set[str]:
+  """Returns the names in asserts that the asserts do not define."""
+  text = '\n'.join(sources)
+  return set(WORD.findall(text)) - set(DEFINED.findall(text))
 
 
 def _opening(prompt, entry_point: str | None) -> str:
   """Returns the code at the start of a prompt that begins a function, or ''."""
   if not isinstance(prompt, str):
     return ''  # a chat
-  block = _last_block(prompt)
+  block = _program_block(prompt, {entry_point})
   text = prompt if block is None else block
-  try:
-    ast.parse(_head(text, entry_point))
-  except (SyntaxError, ValueError):
+  if parsed(_head(text, entry_point)) is None:
     return ''  # prose around a signature
   return '' if _definition(text, entry_point) is None else text
 
 
+def parsed(program: str) -> ast.Module | None:
+  """Returns the syntax tree of a program, or None if it is not Python."""
+  try:
+    return ast.parse(program)
+  except (SyntaxError, ValueError, RecursionError, MemoryError):
+    return None
+
+
 def extract(
-  completion: str, prompt: str = '', entry_point: str | None = None
+  completion: str,
+  prompt: str = '',
+  entry_point: str | None = None,
+  names: Collection[str] = (),
 ) -> str | None:
   """Extracts the program of a completion, or None.
 
-  It is the last fenced block tagged as Python after the last thought, else the
-  last block without a tag, else all the text. An unfinished thought without
-  text before it has none. If `prompt` begins the function `entry_point`, its
-  imports and helpers are prepended, and a completion that is only a body is
-  joined to it.
+  It is a fenced block after the last thought that is tagged as Python, else one
+  without a tag, else all the text: the last block that defines `entry_point`,
+  or one of `names` if there is no entry point, else the last block. An
+  unfinished thought without text before it has none. If `prompt` begins the
+  function `entry_point`, its imports and helpers are prepended, and a
+  completion that is only a body is joined to it.
   """
   after, end = thoughts.spoken(completion)
   text = completion[after:end]
   if text.strip() and thoughts.CHANNEL not in completion:
     text = completion[after:]  # a program may contain <think>
-  block = _last_block(text)
+  block = _program_block(text, {entry_point} if entry_point else set(names))
   code = text if block is None else block
   if not code.strip():
     return None
@@ -205,7 +229,21 @@ def extract(
     return code
   if _definition(code, entry_point) is not None:
     return f'{_head(prompt, entry_point)}\n{code}'
-  return prompt + _body(code)
+  return _without_cut_off(prompt + _body(code), len(prompt))
+
+
+def _without_cut_off(program: str, start: int) -> str:
+  """Returns a program without a last statement that is cut off.
+
+  Only lines at the top level after `start` are dropped.
+  """
+  if len(program) > MAX_PROGRAM:
+    return program
+  tops = [match.start() for match in TOP_LEVEL.finditer(program, start)]
+  for end in (len(program), *tops[: -MAX_DROPPED - 1 : -1]):
+    if parsed(program[:end]):
+      return program[:end]
+  return program
 
 
 def _body(code: str) -> str:
@@ -239,25 +277,50 @@ def _head(prompt: str, entry_point: str | None) -> str:
   return '' if start is None else prompt[:start]
 
 
-def _last_block(text: str) -> str | None:
-  """Returns the last fenced block of Python, also if it was cut off.
+def _program_block(text: str, names: set[str]) -> str | None:
+  """Returns the fenced block of Python that is the program.
 
-  A block without a tag counts only if no block with text is tagged as Python:
-  it may be an example or an output after the program. A closed block without
-  text counts only if there is no other.
+  It is the last one that defines one of `names`, otherwise the last one: an
+  example of use or an output may follow the program. A block without a tag
+  counts only if no block with text is tagged as Python, or if none of these
+  defines a name. A closed block without text counts only if there is no other.
   """
-  blocks, start, mark, tag = {}, None, '', ''
+  blocks = _blocks(text)[::-1]
+  found = [b for wanted in (PYTHON[0], '') for b in blocks if b[0] == wanted]
+  for _, block, _ in found:
+    if names.intersection(DEFINED.findall(block)):
+      return block
+  cut_off = (b for tag, b, closed in found if tag and not closed)
+  with_text = (block for _, block, _ in found if block.strip())
+  return next(
+    itertools.chain(cut_off, with_text), found[0][1] if found else None
+  )
+
+
+def _blocks(text: str) -> list[tuple[str, str, bool]]:
+  """Returns (tag, text, is closed) of fenced blocks; the last may be open."""
+  blocks, start, indent, mark, tag = [], None, '', '', ''
   for fence in FENCE.finditer(text):
     if start is None:
-      start, mark, tag = fence.end() + 1, fence[1], fence[2].lower()
-      tag = PYTHON[0] if tag in PYTHON else tag
-    elif fence[1].startswith(mark) and not fence[2]:
-      block, start = text[start : fence.start()], None
-      if block.strip() or tag not in blocks:
-        blocks[tag] = block
+      start, (indent, mark, tag) = fence.end() + 1, fence.groups()
+      tag = PYTHON[0] if tag.lower() in PYTHON else tag.lower()
+    elif fence[2].startswith(mark) and not fence[3]:
+      block = _unindented(text[start : fence.start()], len(indent))
+      start = None
+      blocks.append((tag, block, True))
   if start is not None:
-    if tag == PYTHON[0]:
-      return text[start:]
-    blocks[tag] = text[start:]
-  found = [blocks[t] for t in (PYTHON[0], '') if t in blocks]
-  return next((b for b in found if b.strip()), found[0] if found else None)
+    blocks.append((tag, _unindented(text[start:], len(indent)), False))
+  return blocks
+
+
+def _unindented(block: str, width: int) -> str:
+  """Returns a block without the indent of its fence, as in a list.
+
+  A block whose first line has less indent than its fence is not in the list.
+  """
+  first = len(block) - len(block.lstrip(' \t\n'))
+  first -= block.rfind('\n', 0, first) + 1
+  width = min(width, first)
+  return (
+    re.sub(rf'^[ \t]{{0,{width}}}', '', block, flags=re.M) if width else block
+  )

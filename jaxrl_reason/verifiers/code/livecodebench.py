@@ -62,13 +62,10 @@ def _assertion(name: str, case: dict) -> str:
 
 def _with_imports(program: str) -> str:
   """Returns the program with IMPORTS after its imports from `__future__`."""
-  try:
-    statements = ast.parse(program).body
-  except (SyntaxError, ValueError, RecursionError):
-    return IMPORTS + program
+  tree = code.parsed(program)
   ends = [
     node.end_lineno
-    for node in statements
+    for node in (tree.body if tree else ())
     if isinstance(node, ast.ImportFrom) and node.module == '__future__'
   ]
   lines = program.split('\n')
@@ -86,7 +83,7 @@ def reward(
   names = ('public_test_cases', 'private_test_cases')
   tests = [case for n in names for case in cases(fields.field(example, n, str))]
   about = json.loads(fields.field(example, 'metadata', str, '') or '{}')
-  program = code.extract(completion)
+  program = code.extract(completion, names={'Solution'})
   if program is None:
     return Verdict(0.0, 'no_answer')
   if name := about.get('func_name'):
