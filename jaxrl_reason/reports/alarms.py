@@ -4,10 +4,13 @@ import dataclasses
 
 import numpy as np
 
-from jaxrl_reason.reports import line_alarms
+from jaxrl_reason.reports import line_alarms, state
 from jaxrl_reason.reports import pass_at_k as passk
 from jaxrl_reason.reports.answer_pages import Step
 from jaxrl_reason.reports.workdirs import Run, ends
+
+REWARDS = 'rewards that fail'
+STOPPED = 'RewardFailed'  # the error of a run that too many of them stop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,15 +50,20 @@ def _of_lines(run: Run, steps: list[Step]) -> list[Alarm]:
   """Returns the alarms of the last stage's lines, and of its rollouts."""
   stage = [*run.stages][-1:]
   rows = [(r['step'], r) for r in run.rows if r['stage'] in stage]
+  last = max((step for step, _ in rows), default=0)
   if rows:
     rows += [(s.step, s.signs) for s in steps if s.step >= rows[0][0]]
+  stopped = state.status(run)[1].partition(f'{STOPPED}: ')[2]
   watch = line_alarms.LineAlarms()
   for step, row in sorted(rows, key=lambda row: row[0]):
     watch.add(step, row)
   out = []
   for rule in line_alarms.RULES:
     alarm, missing = watch.raised.get(rule.name), watch.missing(rule)
-    if alarm:
+    if stopped and rule.name == REWARDS:
+      # The run ends before the line of the interval is written.
+      out.append(Alarm(rule.name, True, stopped, rule.advice, last))
+    elif alarm:
       on = alarm.until is None
       out.append(Alarm(rule.name, on, alarm.evidence, rule.advice, *alarm[1:]))
     else:

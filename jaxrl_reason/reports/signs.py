@@ -17,6 +17,7 @@ ANSWER = re.compile(r'\\boxed|<answer>|final answer|answer is|####|#', re.I)
 LONG = 200  # least characters for the zlib test
 REPEATED = 0.2  # compressed share of a repetitive text
 SHORT = 16  # least characters for the test of short texts
+ENV = 'env'  # the reward part of an environment
 RUN = 4  # words of a sequence, or characters of a short text
 
 
@@ -92,6 +93,9 @@ def format_only(parts: dict[str, float]) -> bool:
 
 
 def disagree(parts: dict[str, float]) -> bool:
-  """Returns whether two answer parts disagree."""
-  answer = [v > 0.5 for k, v in parts.items() if not _is_form(k)]
-  return len({*answer}) > 1
+  """Returns whether two answer parts disagree: one is 0, another is 1.
+
+  The price of calls and bonuses of a length have other values.
+  """
+  answer = {v for k, v in parts.items() if k != ENV and not _is_form(k)}
+  return {0.0, 1.0} <= answer

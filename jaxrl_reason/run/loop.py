@@ -176,15 +176,17 @@ class Loop:
       more: whether another dispatch follows before the state is saved.
     """
     k, first = self.stage.steps_per_dispatch, self.total + 1
-    waited, verified = self.stage.data.seconds, self.stage.wait.seconds
+    waited, wait = self.stage.data.seconds, self.stage.wait
+    verified = wait.seconds if wait else 0.0
     hosts.at(doing='training')
     self.profiler.before(range(first, first + k))
     with (
-      self.journal.first_dispatch(self.stage.wait.text),
+      self.journal.dispatching(wait.text if wait else None),
       jax.profiler.StepTraceAnnotation(self.name, step_num=first),
     ):
       state, device, host = self.stage.dispatch(state, more)
-    self.spent.count('verification', self.stage.wait.seconds - verified)
+    if wait:
+      self.spent.count('verification', wait.seconds - verified)
     self.profiler.after(device)
     asked = getattr(self.stage.data, 'problems', None)
     told = device.pop('rollouts', None)

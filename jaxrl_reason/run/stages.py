@@ -76,7 +76,7 @@ class Stage:
     steps_per_dispatch: K.
     stats: statistics of recurring prompts, or None.
     invalid: counts of invalid rewards, or None.
-    wait: returns a text about the wait for the verifier.
+    wait: for the verifier; None: its rewards are computed on the device.
     under_way: whether a batch has been started that no step has trained on; a
       checkpoint does not contain it.
     close: ends processes and files.
@@ -90,7 +90,7 @@ class Stage:
   steps_per_dispatch: int
   stats: PromptStats | None = None
   invalid: InvalidRewards | None = None
-  wait: VerifierWait = dataclasses.field(default_factory=VerifierWait)
+  wait: VerifierWait | None = None
   under_way: Callable[[], bool] = lambda: False
   close: Callable = lambda: None
   evaluate: Callable[[Any], dict[str, float]] = lambda state: {}

@@ -67,8 +67,8 @@ class Telling:
     self.paused()
     return self._bar
 
-  def first_dispatch(self, other):
-    """Reports that the program is compiled."""
+  def dispatching(self, other):
+    """Reports in the first dispatch that the program is compiled."""
     waited, self._waited = self._waited, True
     if waited:
       return contextlib.nullcontext()

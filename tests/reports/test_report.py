@@ -454,6 +454,8 @@ def test_signs_of_bad_answers_are_found():
   assert not signs.format_only({'format': 1.0, 'answer': 1.0})
   assert signs.disagree({'math': 1.0, 'exact': 0.0, 'format': 1.0})
   assert not signs.disagree({'math': 1.0, 'format': 0.0})
+  assert not signs.disagree({'math': 1.0, 'env': -0.05, 'short': 0.4})
+  assert not signs.disagree({'math': 1.0, 'env': 0.0})
 
 
 def test_rising_metrics_raise_alarms(tmp_path):
@@ -639,6 +641,15 @@ def test_verdicts(tmp_path, right, how, kind, said):
                                 {'event': 'end', 'how': how}])  # fmt: skip
   found = overview.verdict(workdirs.read(path), [])
   assert found[0] == kind and said in found[1]
+
+
+def test_a_run_that_failing_rewards_stop_raises_their_alarm(tmp_path):
+  path = workdir(tmp_path / 'run')
+  how = 'RewardFailed: 61 of 64 rewards of 4 steps are invalid'
+  jsonl(path / 'events.jsonl', [{'event': 'end', 'how': how}])
+  first, *_ = alarms.of(workdirs.read(path), [])
+  assert first.on and (first.name, first.since) == ('rewards that fail', 90)
+  assert first.evidence == '61 of 64 rewards of 4 steps are invalid'
 
 
 @pytest.mark.parametrize('scheme', ['light', 'dark'])

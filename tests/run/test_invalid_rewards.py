@@ -2,6 +2,7 @@
 stops. The wait for a verifier has its own name and its own share of the time.
 """
 
+import functools
 import json
 
 import numpy as np
@@ -26,6 +27,16 @@ def mine(completion, example, share):
 
 def slow(completion, example):
   time.sleep(0.2 if completion == 'quick' else 30)
+  return 1.0
+"""
+
+LATER = """
+import os, time
+
+def later(completion, example, seen, fast):
+  with open(seen, 'ab') as f:
+    f.write(b'.')
+  time.sleep(0.2 if os.path.getsize(seen) > fast else 0)
   return 1.0
 """
 
@@ -97,6 +108,33 @@ def test_the_wait_for_a_verifier_is_not_compile_time():
       waiting._done.wait(0.01)
   assert said[0].startswith('compiling, ')
   assert said[1].startswith('waiting for the verifier: 1 of 2 answered, ')
+
+
+def test_a_wait_without_a_reason_prints_nothing():
+  said, other = [], ['']
+  with compile_log.Waiting('', said.append, 0.01, lambda: other[0]) as waiting:
+    waiting._done.wait(0.1)
+    assert not said
+    other[0] = 'waiting for the verifier: 1 of 2 answered'
+    while not said:
+      waiting._done.wait(0.01)
+
+
+def test_a_wait_for_the_verifier_is_printed_after_the_first_dispatch(
+  tmp_path, capsys, monkeypatch
+):
+  (tmp_path / 'mine.py').write_text(LATER)
+  often = functools.partial(compile_log.Waiting, every_s=0.05)
+  monkeypatch.setattr('jaxrl_reason.run.records.journal.Waiting', often)
+  c = recipe(**{'rl.path': 'host', 'rl.steps': 2})
+  fast = 2 * c.rl.prompts * c.rl.samples  # `run` tries the reward before
+  kwargs = dict(seen=f'{tmp_path}/seen', fast=fast)
+  name = f'{tmp_path}/mine.py:later'
+  c.rl.rewards = {'mine': dict(reward=name, kwargs=kwargs, weight=1.0)}
+  train.run(c, tmp_path / 'run')
+  said = capsys.readouterr().err
+  first, _, later = said.rpartition('compiling the first step')
+  assert first and 'waiting for the verifier: ' in later, said
 
 
 def test_the_wait_for_a_verifier_is_not_training_time(monkeypatch):

@@ -141,6 +141,7 @@ class Waiting:
   """Logs the reason of a wait at a fixed interval, while it is entered.
 
   Args:
+    what: the reason; '': only that of `other` is logged.
     other: returns a text in place of `what`, or ''.
   """
 
@@ -168,7 +169,8 @@ class Waiting:
   def _run(self) -> None:
     while not self._done.wait(self._every_s):
       since = time.monotonic() - self._begun
-      self._say(f'{self._other() or self._what}, {since:.0f} s so far')
+      if what := self._other() or self._what:
+        self._say(f'{what}, {since:.0f} s so far')
 
 
 class Profiler:

@@ -140,19 +140,21 @@ class Journal:
     """Ends the bar of a stage whose stop_loss is reached before its steps."""
     self._bar.total = self._bar.n
 
-  def first_dispatch(self, other: Callable[[], str]):
-    """Logs during the stage's first dispatch that its programs are being
-    compiled, which takes minutes for large ones.
+  def dispatching(self, other: Callable[[], str] | None):
+    """Logs every ten seconds of a dispatch what it waits for: in the stage's
+    first one its programs are being compiled, in each one the text of `other`.
 
     Args:
-      other: returns a text about another reason to wait, or ''.
+      other: returns a text about another reason to wait, or ''; None: never.
     """
-    if self._dispatched:
+    what = ''
+    if not self._dispatched:
+      self._dispatched = True
+      hosts.meet()
+      what = f'{self._stage}: compiling the first step'
+    if not what and other is None:
       return contextlib.nullcontext()
-    self._dispatched = True
-    hosts.meet()
-    what = f'{self._stage}: compiling the first step'
-    return Waiting(what, say, other=other)
+    return Waiting(what, say, other=other or str)
 
   def note(
     self,
