@@ -66,12 +66,20 @@ FUNCTIONS = frozenset(
   timediff total trim trunc typeof unicode unixepoch upper sin cos tan asin acos
   atan atan2 radians degrees likely unlikely likelihood""".split()
 )
-FENCE = re.compile(r'```(?:sql|sqlite)?[ \t]*\n(.*?)```', re.S | re.I)
-QUERY = re.compile(r'\b(?:select|with|values)\b', re.I)
+# Code in one line, which is no block; or a block's tag and text.
+FENCE = re.compile(
+  r'```(?:[^\n`]+```|[ \t]*([\w+-]*)[ \t]*\n(.*?)(?:```|\Z))', re.S
+)
+# In prose, "with" and "values" are also other words.
+QUERY = re.compile(
+  r'\b(?:select\b|values\s*\(|with\s+(?:recursive\s+)?["`\w\[\]]++\s*+'
+  r'(?:\([^()]*+\)\s*+)?as\s*+(?:(?:not\s+)?materialized\s*+)?\()',
+  re.I,
+)
 # Strings, names and comments are matched first: they contain no keywords.
 WORDS = re.compile(
   r"'(?:[^']|'')*+'?|\"[^\"]*+\"?|`[^`]*+`?|--[^\n]*|/\*.*?(?:\*/|\Z)"
-  r'|[()]|\border\s+by\b',
+  r'|[();]|\border\s+by\b',
   re.I | re.S,
 )
 
@@ -231,14 +239,22 @@ def _fetch(cursor: sqlite3.Cursor) -> Iterator[tuple]:
 
 
 def query_of(text: str) -> str:
-  """Extracts the query of an answer: the last fenced block, or the text from
-  SELECT on.
+  """Extracts the query of an answer.
+
+  It is the last block that is tagged as SQL, else the last block without a tag
+  that has a query, else the text from the query's first word to its semicolon.
   """
-  fenced = FENCE.findall(text)
-  if fenced:
-    return fenced[-1].strip()
+  blocks = FENCE.findall(text)
+  tagged = [block for tag, block in blocks if 'sql' in tag.lower()]
+  plain = [block for tag, block in blocks if not tag and QUERY.search(block)]
+  if found := tagged or plain:
+    return found[-1].strip()
   start = QUERY.search(text)
-  return text[start.start() :].strip().strip('`') if start else ''
+  if not start:
+    return ''
+  words = WORDS.finditer(text, start.start())
+  ends = (word.start() for word in words if word[0] == ';')
+  return text[start.start() : next(ends, None)].strip().strip('`')
 
 
 def is_ordered(query: str) -> bool:
