@@ -4,7 +4,8 @@
   prompt, completion, stop token | text | other completion, stop token | text
 
 The second row compares two completions of a problem. It is judged in both
-orders, since judges prefer a position (`verifiers.judges.pairwise`).
+orders, since judges prefer a position (`verifiers.judges.pairwise`). With a
+rubric, each row is judged once for each item (`kernels.criteria`).
 
 **Injection.** Sampling ends at a stop token, so no completion contains one, and
 none can write what follows a stop token. In comparisons every completion ends
@@ -21,7 +22,7 @@ import jax.numpy as jnp
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Rollout, Rows
-from jaxrl_reason.rewards.kernels import asked
+from jaxrl_reason.rewards.kernels import asked, criteria
 from jaxrl_reason.rewards.kernels.asked import OTHER, Question
 from jaxrl_reason.rollouts.own_verdicts import Verdicts
 
@@ -52,7 +53,8 @@ class Judge:
   def passes(self, n_samples: int) -> int:
     """Counts the passes over the rows of a group of n_samples."""
     own = offsets(n_samples, self.question.rivals)
-    return len(own) if OTHER in self.places else 1
+    pairs = len(own) if OTHER in self.places else 1
+    return pairs * max(self.question.criteria, 1)
 
   def __call__(
     self,
@@ -66,13 +68,32 @@ class Judge:
 
     Args:
       params: weights of the model that is asked.
-      encoded: texts of the question by number, [N,...]; {}: the same for all.
+      encoded: texts of the question by number, [N,...], as `asked.encoder`
+        returns them; {}: the same for all rows.
       n_samples: G; the rows of a problem are adjacent.
       by_parts: (function of (rows, trees [n,...]), trees [N,...]) -> [N];
         computes it for one part of the rows at a time.
     """
     if not encoded:
       return by_parts(functools.partial(self.verdicts.probability, params))
+    given = rollout, n_samples, by_parts
+    texts, rubric = dict(encoded), encoded.get(asked.RUBRIC)
+    if rubric is None:
+      return self._mark(params, texts, *given)
+    del texts[asked.RUBRIC]
+    texts = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), texts)
+    marks = jax.lax.map(lambda x: self._mark(params, x, *given), texts)
+    return criteria.aggregate(marks.T, rubric)
+
+  def _mark(
+    self,
+    params,
+    encoded: dict,
+    rollout: Rollout,
+    n_samples: int,
+    by_parts: Callable,
+  ) -> jax.Array:
+    """Computes the marks of N completions by one text of the question."""
     asks = functools.partial(self._probability, params)
     if OTHER not in self.places:
       return by_parts(asks, encoded, {})
@@ -113,7 +134,8 @@ def room(question: Question, tokenizer, max_new: int) -> int:
   if not asked.varies(question.ask):
     return 0
   texts, places = asked.pieces(question.ask)
-  own = sum(asked.columns(text, tokenizer, max_new) for text in texts)
+  given = question, tokenizer, max_new
+  own = sum(asked.columns(text, *given) for text in texts)
   stops = bool(places)
   return own + stops + (max_new + 1) * len(places)
 

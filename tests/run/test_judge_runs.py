@@ -1,6 +1,7 @@
 """A model answers for the reward 'verdict': the policy, or one of its own."""
 
 import dataclasses
+import json
 import shutil
 import types
 
@@ -157,6 +158,42 @@ def test_meshes_judge_alike_and_a_resumed_run_too(tmp_path, teacher):
   for path, x in trees.flatten(got.params).items():
     np.testing.assert_array_equal(x, want[path])
   assert content(tmp_path / 'cut') == content(where)
+
+
+def test_a_run_reads_the_rubrics_of_its_file(tmp_path):
+  """Item 0 alone has a weight, so the rubric is the plain question with it. One
+  device and eight.
+  """
+  path = tmp_path / 'rows.jsonl'
+  items = [{'criterion': 'Ok'}, {'criterion': 'No', 'weight': 0}]
+  lines = [
+    {'question': f'{i}+1=', 'answer': f'{i + 1}', 'rubric': items}
+    for i in range(40)
+  ]
+  path.write_text(''.join(json.dumps(x) + '\n' for x in lines))
+  c = recipe(**{'rl.verdict.yes': 'y', 'rl.verdict.no': 'n', 'rl.steps': 2})
+  c.data.update(name='files', dir=str(path), tokenizer='byte')
+  c.data.knobs, c.data.harder = {}, {}
+  c.data.files.update(heldout=0.3)
+  items = dict(ask='{criterion}?', criteria=3, criterion_len=3)
+  c.rl.rewards = dict(
+    plain=dict(reward='verdict', kwargs=dict(ask='Ok?')),
+    rubric=dict(reward='verdict', kwargs=items),
+  )
+  seen = []
+  for mesh in ((-1, 1, 1), (2, 2, 2)):
+    c.mesh, where = mesh, tmp_path / str(mesh[1])
+    train.run(c, where)
+    for row in rows(where):
+      plain, found = (row[f'train/reward/{k}'] for k in ('plain', 'rubric'))
+      assert found == pytest.approx(plain, rel=1e-5) and 0 < found < 1
+      seen.append(found)
+  assert seen[:2] == pytest.approx(seen[2:], rel=2e-3)
+  c.rl.rewards['rubric']['kwargs']['criteria'] = 1
+  with pytest.raises(
+    ValueError, match="'rubric' has 2 items, and .*criteria=1"
+  ):
+    train.run(c, tmp_path / 'refused')
 
 
 @pytest.mark.parametrize(

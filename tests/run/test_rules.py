@@ -196,7 +196,17 @@ EXAMPLES = [
   (PAIRED | ONE, 'rl.samples=1: rl.rewards.judge.kwargs.ask with {other}'),
   (PAIRED | {'rl.algorithm': 'remax'}, 'greedy completion has no other to be'),
   (PAIRED | FAILED, 'rl.demos=1 after failed groups: a reference solution'),
-  (asking('{other}?', rivals=-1), 'rivals=-1: set it to a number of compl'),
+  (asking('{other}?', rivals=-1), 'rivals=-1: set it to a whole number from 0'),
+  (
+    JUDGED | {'rl.verdict.ask': '{criterion}'},
+    '{criterion} is only replaced in',
+  ),
+  (
+    asking('{criterion}?'),
+    'criteria=0 and criterion_len=64: {criterion} needs',
+  ),
+  (asking('?', criterion_len=9), 'criterion_len=9 has no .* lacks {criterion}'),
+  (asking('?', criteria=2), 'criteria=2 has no effect: .* lacks {criterion}'),
   (asking('?', rivals=1), 'rivals=1 has no effect: .* lacks {other}'),
   (asking('{other}?', rivals=8), 'rivals=8 and rl.samples=8: .* less than'),
   (

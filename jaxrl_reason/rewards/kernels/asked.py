@@ -4,9 +4,10 @@
   views   {'verdict': {Question: f32 [N], see `rollouts.judging`}}
 
 If a text contains {answer}, the question differs between problems: `encoder`
-replaces {answer} by the reference answer of the problem. {other} is replaced by
-another completion of the problem inside the compiled step; the texts before
-and after it are encoded separately.
+replaces {answer} by the reference answer of the problem. A question with
+{criterion} is asked for each item of the rubric of the problem (`criteria`).
+{other} is replaced by another completion of the problem inside the compiled
+step; the texts before and after it are encoded separately.
 """
 
 import re
@@ -16,10 +17,13 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_reason.rewards.kernels import reference
+from jaxrl_reason import trees
+from jaxrl_reason.rewards.kernels import criteria, reference
 from jaxrl_reason.verifiers.tasks import problem
 
-NAME, ANSWER, OTHER = 'verdict', '{answer}', '{other}'
+NAME, RUBRIC = 'verdict', 'rubric'
+ANSWER, CRITERION, OTHER = '{answer}', '{criterion}', '{other}'
+FILLED = re.compile(r'\{(answer|criterion)\}')  # replaced by the encoder
 SAMPLED = re.compile(r'(\{other\})')  # replaced inside the compiled step
 
 
@@ -29,10 +33,13 @@ class Question(NamedTuple):
   Attributes:
     ask: text after the completion.
     rivals: other completions of the problem that {other} stands for; 0: all.
+    criteria: K, most items of a rubric; criterion_len: most tokens of an item.
   """
 
   ask: str
   rivals: int = 0
+  criteria: int = 0
+  criterion_len: int = 64
 
 
 def score(text, length, answer, views, **question) -> jax.Array:
@@ -48,7 +55,7 @@ def pieces(ask: str) -> tuple[list[str], list[str]]:
 
 def bare(ask: str) -> str:
   """Removes all places from a question."""
-  return ''.join(pieces(ask)[0]).replace(ANSWER, '')
+  return FILLED.sub('', ''.join(pieces(ask)[0]))
 
 
 def varies(ask: str) -> bool:
@@ -56,13 +63,15 @@ def varies(ask: str) -> bool:
   return bare(ask) != ask
 
 
-def columns(text: str, tokenizer, max_new: int) -> int:
-  """Counts the columns Q of a text without {other}.
+def columns(text: str, question: Question, tokenizer, max_new: int) -> int:
+  """Counts the columns Q of a text of a question.
 
-  A text with {answer} has columns for an answer of min(max_new, 64) tokens.
+  {answer} has columns for an answer of min(max_new, 64) tokens, and {criterion}
+  for one of `criterion_len` tokens.
   """
-  own = len(tokenizer.encode(text.replace(ANSWER, '')))
-  return own + (ANSWER in text) * reference.columns(max_new)
+  own = len(tokenizer.encode(FILLED.sub('', text)))
+  own += (ANSWER in text) * reference.columns(max_new)
+  return own + (CRITERION in text) * question.criterion_len
 
 
 def encoder(
@@ -72,28 +81,49 @@ def encoder(
   {'0': {'tokens': i32 [Q], 'n_tokens': i32}, ...}, or to {} if the question is
   the same for all rows.
 
+  With {criterion}, the texts of all items are [K,Q] and [K], and 'rubric' has
+  the items, see `criteria`.
+
   Raises:
-    ValueError: the answer is not a text, or a text has too many tokens.
+    ValueError: the answer is not a text, the rubric is invalid, or a text has
+      too many tokens.
   """
   if not varies(question.ask):
     return lambda example: {}
   texts, _ = pieces(question.ask)
-  each = [_text_encoder(text, tokenizer, max_new) for text in texts]
-  return lambda example: {str(i): f(example) for i, f in enumerate(each)}
+  each = [_text_encoder(x, question, tokenizer, max_new) for x in texts]
+
+  def of_item(example):
+    return {str(i): f(example) for i, f in enumerate(each)}
+
+  def of_rubric(example):
+    k = question.criteria
+    items = criteria.items_of(example, k)
+    asks = [item.criterion for item in items] + [''] * (k - len(items))
+    rows = [of_item({**example, 'criterion': ask}) for ask in asks]
+    return trees.stacked(rows) | {RUBRIC: criteria.encode(items, k)}
+
+  return of_rubric if CRITERION in question.ask else of_item
 
 
-def _text_encoder(text: str, tokenizer, max_new: int) -> Callable:
-  size = columns(text, tokenizer, max_new)
+def _text_encoder(
+  text: str, question: Question, tokenizer, max_new: int
+) -> Callable:
+  size, names = (
+    columns(text, question, tokenizer, max_new),
+    dict.fromkeys(FILLED.findall(text)),
+  )
 
   def encode(example):
-    answer = example.get('answer') if ANSWER in text else ''
-    if not isinstance(answer, str) or (ANSWER in text and not answer):
+    answer = example.get('answer')
+    if ANSWER in text and not (isinstance(answer, str) and answer):
       raise ValueError(f'answer={answer!r}: the question {text!r} needs a text')
-    ids = tokenizer.encode(text.replace(ANSWER, answer))
+    ids = tokenizer.encode(FILLED.sub(lambda place: example[place[1]], text))
     if len(ids) > size:
+      values = ' and '.join(f'the {x} {example[x]!r}' for x in names)
       raise ValueError(
-        f'the question {text!r} has {len(ids)} tokens with the answer '
-        f'{answer!r}, and at most {size} are read'
+        f'the question {text!r} has {len(ids)} tokens with {values}, and at '
+        f'most {size} are read'
       )
     tokens = np.pad(np.int32(ids), (0, size - len(ids)))
     return {'tokens': tokens, 'n_tokens': np.int32(len(ids))}

@@ -9,7 +9,12 @@ from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.config.rl_sections import VerdictText
 from jaxrl_reason.config.unread import changed
 from jaxrl_reason.losses.imitation import VERDICT
-from jaxrl_reason.rewards.kernels.asked import ANSWER, OTHER, Question
+from jaxrl_reason.rewards.kernels.asked import (
+  ANSWER,
+  CRITERION,
+  OTHER,
+  Question,
+)
 from jaxrl_reason.rollouts import judging, own_verdicts
 from jaxrl_reason.rollouts.own_verdicts import Verdicts
 from jaxrl_reason.rollouts.views import Views
@@ -128,7 +133,8 @@ def _wrong(ask: Any) -> str:
     return 'set it to the question after a completion'
   others = [name for name in NOT_REPLACED if name in ask]
   if others:
-    return f'{others[0]} is not replaced, only {ANSWER} and {OTHER}'
+    known = ', '.join((ANSWER, CRITERION, OTHER))
+    return f'{others[0]} is not replaced, only {known}'
   if ask.count(OTHER) > 1:
     return f'{OTHER} may stand there once'
   return ''
@@ -141,10 +147,13 @@ def comparison_rules(c: RL, objective: losses.Objective) -> rules.Rows:
   one = next(iter(pairs), '')
   key = f'rl.rewards.{one}.kwargs.ask with {OTHER}'
   return (
-    (
-      OTHER in c.verdict.ask,
-      f'rl.verdict.ask={c.verdict.ask!r}: {OTHER} is only replaced in '
-      'kwargs.ask of a reward',
+    *(
+      (
+        place in c.verdict.ask,
+        f'rl.verdict.ask={c.verdict.ask!r}: {place} is only replaced in '
+        'kwargs.ask of a reward',
+      )
+      for place in (OTHER, CRITERION)
     ),
     (
       pairs and c.samples == 1,
@@ -160,22 +169,47 @@ def comparison_rules(c: RL, objective: losses.Objective) -> rules.Rows:
       f'{key} and rl.demos={c.demos} after failed groups: a reference solution '
       'has no other to be compared with; set rl.demos=0',
     ),
-    *(row for part, q in asks.items() for row in _rival_rules(c, part, q)),
+    *(row for part, q in asks.items() for row in _number_rules(c, part, q)),
   )
 
 
-def _rival_rules(c: RL, part: str, asked: Question) -> rules.Rows:
-  n, key = asked.rivals, f'rl.rewards.{part}.kwargs.rivals={asked.rivals!r}'
-  counts = isinstance(n, int) and not isinstance(n, bool) and n >= 0
+# Numbers of a question, and the place without which they have no effect.
+PLACE_OF = {'rivals': OTHER, 'criteria': CRITERION, 'criterion_len': CRITERION}
+
+
+def _is_count(n: Any) -> bool:
+  return isinstance(n, int) and not isinstance(n, bool) and n >= 0
+
+
+def _number_rules(c: RL, part: str, asked: Question) -> rules.Rows:
+  """Refuses numbers of a question that are none, or that nothing reads."""
+  ask, start = str(asked.ask), f'rl.rewards.{part}.kwargs.'
+  numbers = {name: getattr(asked, name) for name in PLACE_OF}
+  wrong = [x for x in numbers.items() if not _is_count(x[1])]
+  name, n = next(iter(wrong), ('', 0))
+  default = Question._field_defaults
+  if wrong:
+    asked = Question(ask)
   return (
-    (not counts, f'{key}: set it to a number of completions, or 0 for all'),
-    (
-      n and OTHER not in str(asked.ask),
-      f'{key} has no effect: its question lacks {OTHER}; set it to 0',
+    (wrong, f'{start}{name}={n!r}: set it to a whole number from 0'),
+    *(
+      (
+        n != default[name] and PLACE_OF[name] not in ask,
+        f'{start}{name}={n} has no effect: the question lacks '
+        f'{PLACE_OF[name]}; set it to {default[name]}',
+      )
+      for name, n in numbers.items()
     ),
     (
-      counts and n >= c.samples,
-      f'{key} and rl.samples={c.samples}: set it to less than rl.samples, or 0',
+      CRITERION in ask and not (asked.criteria and asked.criterion_len),
+      f'{start}criteria={asked.criteria} and criterion_len='
+      f'{asked.criterion_len}: {CRITERION} needs both; set criteria to the '
+      'most items of the rubric of a problem',
+    ),
+    (
+      asked.rivals >= c.samples,
+      f'{start}rivals={asked.rivals} and rl.samples={c.samples}: set it to '
+      'less than rl.samples, or 0',
     ),
   )
 
