@@ -52,6 +52,18 @@ def called(tmp_path):
     (['convert', '--from=W.gguf'], '[gguf,hf]'),
     (['evaluate', '--model=W', '--simulations=8'], '[mctx]'),
     (['evaluate', '--model=hf:a/b', '--simulations=8'], '[hf,mctx]'),
+    (['evaluate', '--model=W', '--suite=run:heldout,p.jsonl'], ''),
+    (['evaluate', '--model=W', '--suite=run:heldout,aime24?n=8'], '[hf]'),
+    (['evaluate', '--model=W', '--suite', 'gpqa'], '[hf]'),
+    (['generate', '--model=W', '--regex=a*'], '[hf,structured]'),
+    (['generate', '--model=W', '--json_schema=s'], '[hf,structured]'),
+    (['curate', '--file=p.parquet', '--model=hf:a/b'], '[curate,hf]'),
+    ([f'--config={ROOT}/configs/search_tiny.py'], '[search]'),
+    (['--config.rl.turns.tools.s.tool=search'], '[search]'),
+    (['plan', f'--config={ROOT}/configs/search_tiny.py', '--search'], '[tpu]'),
+    (['--config.data.name=gym:chain_sum'], '[gym]'),
+    (['start', '--data=gym:chain_sum'], '[gym,hf]'),
+    (['--config.rl.turns.env=verifiers'], '[verifiers]'),
   ],
 )
 def test_the_extras_of_a_command_are_installed(called, words, extras):
