@@ -212,6 +212,20 @@ def local_files(flags: Mapping[str, str | None]) -> None:
       raise ValueError(f'{flag}={text}: must be a file on this machine')
 
 
+def input_files(flags: Mapping[str, str | None]) -> None:
+  """Checks that files to read are on this machine; None: the flag is not set.
+
+  Raises:
+    ValueError: names the flag.
+  """
+  local_files(flags)
+  for flag, text in flags.items():
+    path = pathlib.Path(text or '.')
+    if text is not None and (path.is_dir() or not path.exists()):
+      why = 'is a folder' if path.is_dir() else 'does not exist'
+      raise ValueError(f'{flag}={text} {why}')
+
+
 def folder(flag: str, text: str) -> 'epath.Path':
   """Returns the folder that a flag names, here or in an object store.
 

@@ -54,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   with command.one_line(grading.GradeError, PoolError):
     limits = {key: getattr(a, key) for key in ARGUMENTS}
     ranges.check(limits, ARGUMENTS, '--')
-    command.local_files({'--file': a.file, '--out': out})
+    command.input_files({'--file': a.file})
+    command.local_files({'--out': out})
     grading.run(a.file, out, a.reward, keys, **limits)
 
 

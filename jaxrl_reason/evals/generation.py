@@ -317,7 +317,7 @@ def run(a: argparse.Namespace) -> str:
     raise ValueError('one of --prompt and --file is needed')
   if (a.file is None) != (a.out is None):
     raise ValueError('--file and --out go together')
-  command.local_files({'--file': a.file, '--out': a.out})
+  command.local_files({'--out': a.out})
   flags = {key: getattr(a, key) for key in ranges.SAMPLING}
   given = {k: v for k, v in flags.items() if v is not None}
   neutral = sampling_settings.NEUTRAL
@@ -328,10 +328,7 @@ def run(a: argparse.Namespace) -> str:
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
   forcing.refuse_alone(*(getattr(a, name) for name in FORCED))
   _refuse_together(a)
-  for name in ('file', 'json_schema'):
-    path = getattr(a, name)
-    if path is not None and not pathlib.Path(path).is_file():
-      raise ValueError(f'--{name}={path} does not exist')
+  command.input_files({'--file': a.file, '--json_schema': a.json_schema})
   expression = _expression(a)
   g = load(
     a.model,

@@ -178,7 +178,10 @@ def test_a_reward_that_always_raises_stops_with_its_name(folder):
 
 
 def test_no_file_and_unknown_reward(folder):
-  assert run('--file=nowhere.jsonl', cwd=folder).returncode == 1
+  done = run('--file=nowhere.jsonl', cwd=folder)
+  assert done.stderr == 'error: --file=nowhere.jsonl does not exist\n'
+  assert [p.name for p in folder.iterdir()] == ['c.jsonl']
+  assert '--file=. is a folder' in run('--file=.', cwd=folder).stderr
   done = run('--file=c.jsonl', '--reward=nonsense', cwd=folder)
   assert done.returncode == 1 and "reward 'nonsense'" in done.stderr
   done = run('--file=c.jsonl', '--reward=tsak', cwd=folder)
