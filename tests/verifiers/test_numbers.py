@@ -43,7 +43,42 @@ EXTRACTED = [
   ('none', None),
   ('#### none, 5 before', '5'),
   ('7 #### none', None),
+  ('#### Step 1: Eggs\n16-7=9\n#### Step 2: Money\n9*2=18\n\nIt is 18.', '18'),
+  ('#### Final Answer:\n18', '18'),
+  ('The answer is 18.\n####', '18'),
+  ('#### 2. Money\nIt is 18 dollars', '18'),
+  ('#### 18\n#### Explanation\nAn egg costs 2 dollars.', '18'),
+  ('#### **Answer:** $18\nAn egg costs 2 dollars.', '18'),
+  ('#### 5\n#### wait, 6\nBye 7', '6'),
+  ('#### 5\n#### The total: 6\nBye 7', '7'),
+  ('#### 5\n####\n6', '6'),
+  ('#### 9 * 2 = 18', '18'),
+  ('#### 20 - $2 = $18', '18'),
+  ('#### $9 \\times 2 = 18$', '18'),
+  ('#### 18 = 9*2', '18'),
+  ('#### 9*2', None),
+  ('5 000', '5000'),
+  ('1 234 567.5', '1234567.5'),
+  ('1\u202f234', '1234'),
+  ('in 2020 300', '300'),
+  ('4 3000', '3000'),
+  ('90^\\circ', '90'),
+  ('_18_', '18'),
+  ('**18**', '18'),
+  ('$18/hour', '18'),
 ]
+# The digits are a part of another notation.
+PARTS = [
+  '1/2', '1 / 2', '3 1/2', '\\frac{1}{2}', '\\frac12', '1e3', '1E-3', '10²',
+  '3½', '10^3', '10^{3}', '10^-3', '10**3', '1.5 x 10^3', '12:30', '101_2',
+  '5_000', '1{,}234', '1\\,234', '\\sqrt{2}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('text', PARTS)
+def test_a_part_of_another_notation_is_no_number(text):
+  for dress in ('%s', 'So it is 5, or %s.', '#### %s', '#### %s eggs', '$%s$'):
+    assert numbers.extract(dress.replace('%s', text)) is None
 
 
 @pytest.mark.parametrize(('text', 'digits'), EXTRACTED)

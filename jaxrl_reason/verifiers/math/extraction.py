@@ -38,7 +38,6 @@ ANSWER_IS = re.compile(
   r'|答案(?:为|是|：|:)|故选[：:]?|(?:因此|所以)选',
   re.I,
 )
-HASHED = re.compile(r'####\s*(\S.*)')
 # Only if no answer is announced, because many texts begin with "Solution:".
 RESULT_IS = re.compile(
   r'(?:results?|solutions?|totals?)\s+(?:is|are|was|equals?)(?:\s*:)?', re.I
@@ -57,7 +56,6 @@ MATH = re.compile(
   r'|\\\((.+?)\\\)|\\\[(.+?)\\\]',
   re.S,
 )
-DIGIT = re.compile('[0-9]')
 # *italic* and __underlined__ texts must be numbers, because 2 * 3 is a product.
 BOLD = re.compile(
   r'\*\*([^*\n]+)\*\*'
@@ -199,13 +197,12 @@ def tagged(text: str) -> str | None:
 
 def hashed(text: str) -> str | None:
   """Finds the text after the last ####, as in GSM8K."""
-  start = text.rfind('####')
-  line = HASHED.match(text, start) if start >= 0 else None
+  line = prose.hashed(text)
   if line is None:
     return None
   content = second_guesses.OPEN_HEDGE.sub('', line[1]).strip()
   end = line.start(1) + len(content)
-  return second_guesses.with_others(text, start, end, narrowed(content))
+  return second_guesses.with_others(text, line.start(), end, narrowed(content))
 
 
 def stated(text: str) -> str | None:
@@ -221,7 +218,7 @@ def stated(text: str) -> str | None:
         start += 1
       rest = text[start : start + MAX_CHARS]
       sentence = _first_sentence(rest)
-      if pattern is RESULT_IS and DIGIT.search(rest, len(sentence)):
+      if pattern is RESULT_IS and prose.DIGIT.search(rest, len(sentence)):
         return None  # an intermediate result
       sentence = _choices(rest, sentence)
       end = start + len(sentence)
@@ -308,7 +305,7 @@ def _is_talked_about(text: str, match: re.Match, content: str) -> bool:
   """Returns whether a formula is only named, and a number follows it."""
   if NAME.fullmatch(content):
     counted = COUNTED.search(text, 0, match.start())  # 34 such integers $n$
-    return bool(counted or DIGIT.search(text, match.end()))
+    return bool(counted or prose.DIGIT.search(text, match.end()))
   behind = VALUE_BEHIND.match(text, match.end())
   return bool(
     behind

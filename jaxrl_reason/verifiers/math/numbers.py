@@ -1,38 +1,58 @@
 """Verifies answers that are one decimal number: GSM8K and arithmetic tasks.
 
   completion -> the response after the last thought
-             -> the first number after the last '####', else the last number
+             -> the first number after '####' (see `prose.hashed`) that is no
+                operand: 18 in '#### 9 * 2 = 18'; else the last number
              -> canonical digits -> equal text
 
-A number is `[-]digits[.digits]` with optional commas for thousands. A currency
-sign before it and text after it (percent, units, a full stop) are ignored. A
-minus belongs to the number unless it may be a subtraction, after a digit,
-letter or closing bracket. Digits are compared exactly, for numbers of any
-length: 18 = 18.00 = 018, and 0.1 is not 0.10000001.
+A number is `[-]digits[.digits]` with optional commas or spaces for thousands.
+Other notations, such as 1/2, 10^3, 1e3, 3½ and 12:30, have no number. A
+currency sign before it and text after it (percent, units, a full stop) are
+ignored. A minus belongs to the number unless it may be a subtraction, after a
+digit, letter or closing bracket. Digits are compared exactly, for numbers of
+any length: 18 = 18.00 = 018, and 0.1 is not 0.10000001.
 """
 
+import collections
 import re
 
 from jaxrl_reason.verifiers import fields, thoughts
+from jaxrl_reason.verifiers.math import prose
 from jaxrl_reason.verifiers.verdict import Verdict
 
-MARK = '####'
 # Linear, since no two neighbouring parts match the same character. `_read`
 # checks commas for thousands, because a regex for that backtracks.
 NUMBER = re.compile(
   r'((?<![\w)\]}.])[-\u2212])?'
   r'(?:\\?[$\u20ac\u00a3\u00a5] ?([-\u2212])?)?'
-  r'([0-9]+(?:,[0-9]+)*(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)'
+  r'([0-9]+(?:,[0-9]+|[ \xa0\u202f][0-9]{3}(?![0-9]))*(?:\.[0-9]+)?'
+  r'|(?<![0-9])\.[0-9]+)'
 )
 GROUPED = re.compile(
   r'[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?'  # 1,234,567.8
+  r'|[0-9]{1,3}(?:[ \xa0\u202f][0-9]{3})+(?:\.[0-9]+)?'  # 1 234 567.8
   r'|[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}(?:\.[0-9]+)?'  # 12,34,567 (India)
 )
+SEPARATOR = re.compile('[, \xa0\u202f]')
+MAX_NOTATION = 12  # characters around a number that may be a part of it
+# The number is a part of another notation: 1/2, 10^3, 1e3, 3½, 12:30, 1{,}234.
+PART_BEFORE = re.compile(
+  r'(?:[0-9)}] ?/ ?|[0-9]:|[0-9]\*\*|\^ ?[{(]?|[0-9][eE][-+]?|[}\]]\{'
+  r'|(?:frac|sqrt)\{?|[0-9A-Za-z)}]_\{?|[0-9],?(?:\{,\}|\\[,!]))\Z'
+)
+PART_BEHIND = re.compile(
+  r' ?/ ?[0-9]|:[0-9]|\*\*[0-9(]| ?\^(?!\{?\\circ)|[eE][-+]?[0-9]|_[0-9{]'
+  r'|[\xb2\xb3\xb9\u2070-\u2079\xbc-\xbe\u2150-\u215e]| [0-9]+/[0-9]'
+  r'|,?(?:\{,\}|\\[,!])[0-9]'
+)
+OPERATOR = r' ?(?:[-+*x\xd7\xf7]|\\(?:times|cdot|div)) ?'
+OPERAND_BEFORE = re.compile(rf'[0-9)}}]{OPERATOR}\Z')
+OPERAND_BEHIND = re.compile(rf'{OPERATOR}\\?[$(]?[0-9]')
 
 
 def canonical(negative: bool, digits: str) -> str:
-  """Returns digits without commas, leading and trailing zeros."""
-  whole, _, fraction = digits.replace(',', '').partition('.')
+  """Returns digits without separators, leading and trailing zeros."""
+  whole, _, fraction = SEPARATOR.sub('', digits).partition('.')
   whole = whole.lstrip('0') or '0'
   fraction = fraction.rstrip('0')
   value = f'{whole}.{fraction}' if fraction else whole
@@ -42,10 +62,26 @@ def canonical(negative: bool, digits: str) -> str:
 def _read(match: re.Match, place: int) -> str:
   sign, late_sign, digits = match.groups()
   negative = bool(sign or late_sign)
-  if ',' in digits and not GROUPED.fullmatch(digits):
-    digits = digits.split(',')[place]  # a list of numbers: "3,4"
+  if SEPARATOR.search(digits) and not GROUPED.fullmatch(digits):
+    digits = SEPARATOR.split(digits)[place]  # a list of numbers: "3,4"
     negative = negative and place == 0
   return canonical(negative, digits)
+
+
+def _is(match: re.Match, before: re.Pattern, behind: re.Pattern) -> bool:
+  """Returns whether the text before or behind a number has a pattern."""
+  start = max(match.start() - MAX_NOTATION, 0)
+  return bool(
+    before.search(match.string[start : match.start()])
+    or behind.match(match.string, match.end())
+  )
+
+
+def _number(match: re.Match | None, place: int) -> str | None:
+  """Reads a number, unless it is a part of another notation."""
+  if match is None or _is(match, PART_BEFORE, PART_BEHIND):
+    return None
+  return _read(match, place)
 
 
 def extract(text: str) -> str | None:
@@ -54,14 +90,14 @@ def extract(text: str) -> str | None:
   Numbers inside a thought are ignored.
   """
   text = text[slice(*thoughts.spoken(text))]
-  mark = text.rfind(MARK)
-  if mark >= 0:
-    match = NUMBER.search(text, mark + len(MARK))
-    return None if match is None else _read(match, 0)
-  last = None
-  for match in NUMBER.finditer(text):
-    last = match
-  return None if last is None else _read(last, -1)
+  marked = prose.hashed(text)
+  if marked is None:
+    last = collections.deque(NUMBER.finditer(text), maxlen=1)
+    return _number(last.pop() if last else None, -1)
+  for match in NUMBER.finditer(text, *marked.span(1)):
+    if not _is(match, OPERAND_BEFORE, OPERAND_BEHIND):
+      return _number(match, 0)
+  return None
 
 
 def reward(completion: str, example: dict) -> Verdict:
@@ -74,7 +110,8 @@ def reward(completion: str, example: dict) -> Verdict:
     raise ValueError(f'the gold answer {example["answer"]!r:.80} has no number')
   text = thoughts.in_context(completion, example)
   response = text[slice(*thoughts.spoken(text))]
-  copies = MARK not in response and fields.is_passage(response, example)
+  marked = prose.hashed(response) is not None
+  copies = not marked and fields.is_passage(response, example)
   number = None if copies else extract(text)
   if number is None:
     return Verdict(0.0, 'no_answer')

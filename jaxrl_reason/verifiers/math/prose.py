@@ -10,6 +10,7 @@ from jaxrl_reason.verifiers.math import second_guesses
 from jaxrl_reason.verifiers.math.expr.vocabulary import HEDGES
 
 MAX_BARE = 300  # largest length of a text that is only an answer
+DIGIT = re.compile('[0-9]')
 NUMBER = re.compile(
   r'(?:(?<![\w)\]}.])[-\u2212])?(?:\\?[$\u20ac\u00a3\u00a5] ?)?'
   r'(?:[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)'
@@ -63,6 +64,44 @@ CASE = re.compile(
 
 # n = 3, 12: the case stands before the value.
 CASE_FIRST = re.compile(r'[\s$]*[nmk]\s*=\s*[0-9]+\s*[,;:]\s*(-?[^=<>,;]+)')
+
+MARK = '####'
+_LINE = re.compile(rf'{MARK}[^\S\n]*(\S.*)')
+# Text that is a value, or begins with one, after the mark. "2. Money" is not.
+_VALUE = re.compile(
+  r'(?:[*_]{0,3}(?:the )?(?:final )?answer\b(?: is)?)?[^\w\n\\$]{0,6}'
+  r'(?:[\\$]|(?![0-9]{1,2}(?:[.):] +\S|(?:st|nd|rd|th)\b))[0-9]'
+  r'|(?:yes|no|true|false)\b|[a-z][)\]]?\.?\s*[-+*/^=,\n])',
+  re.I,
+)
+# A hedge or a correction: the line is no heading.
+_SECOND = re.compile(
+  rf'(?:{second_guesses.MORE})|.*?{second_guesses.HEDGE}', re.I
+)
+
+
+def hashed(text: str) -> re.Match | None:
+  """Finds the text after the last ####, as in GSM8K, with the answer in
+  group 1.
+
+  A line that does not begin with a value is a heading of Markdown, unless it is
+  the last line. No line before a heading with a number is returned.
+  """
+  end = len(text.rstrip('# \t\r\n'))
+  start = text.rfind(MARK, 0, end)
+  while start >= 0:
+    line = _LINE.match(text, start)
+    if line is None:
+      return None
+    content = line.start(1)
+    if line.end() >= end or any(
+      begins.match(text, content) for begins in (_VALUE, _SECOND)
+    ):
+      return line
+    if DIGIT.search(line[1]):
+      return None
+    start = text.rfind(MARK, 0, text.rfind('\n', 0, start) + 1)
+  return None
 
 
 def is_bare(text: str) -> bool:
