@@ -13,6 +13,7 @@ from jaxrl_reason import sharding
 from jaxrl_reason.base import Batch, Rows
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
+from jaxrl_reason.run.rl import programs
 from jaxrl_reason.update import packing, scoring
 from jaxrl_reason.update import step as step_lib
 
@@ -137,6 +138,24 @@ def test_updates_equal_the_padded_one(batch):
   want = update(plain, batch)
   for how in TWO.values():
     L.assert_close(update(dataclasses.replace(plain, packing=how), batch), want)
+
+
+def test_pretraining_has_no_loss_on_the_first_token_of_a_sequence(batch):
+  """No token precedes it, neither padding nor the end of another sequence."""
+  plain = L.learner({'advantage': 'reinforce', 'policy': 'log_likelihood'})
+  plain = dataclasses.replace(plain, start=1)
+  packed = dataclasses.replace(PACKING, sizes=2)
+  rows = {'tokens': batch.tokens[None], 'valid': batch.valid[None]}
+  found = [
+    programs.pretrain_steps(how, L.state(how), rows, L.ROOT)
+    for how in (plain, dataclasses.replace(plain, packing=packed))
+  ]
+  L.assert_close(found[1], found[0])
+  first = jnp.argmax(batch.valid, axis=1)[:, None] == jnp.arange(T)
+  assert (batch.valid & first).sum() == len(batch.tokens)
+  masked = batch.replace(mask=batch.valid & ~first)
+  want = gradient(plain, masked.replace(reward=jnp.ones_like(batch.reward)))[1]
+  np.testing.assert_allclose(found[0][1]['loss'][0], want['loss'], rtol=1e-5)
 
 
 def gradient(learner, batch):

@@ -320,11 +320,12 @@ def rl_learn_rounds(
 
 
 def pretrain_steps(learner: Learner, state, rows, key):
-  """Trains on every token of rows [K,R,...], K updates."""
-  columns = jnp.arange(rows['tokens'].shape[-1])
-  return _supervised(
-    learner, state, rows | {'mask': rows['valid'] & (columns > 0)}, key
-  )
+  """Trains on every token of rows [K,R,...] but the first of each sequence,
+  which no token precedes; K updates.
+  """
+  valid = rows['valid']
+  later = jnp.cumsum(valid, axis=-1) > 1
+  return _supervised(learner, state, rows | {'mask': valid & later}, key)
 
 
 def sft_steps(learner: Learner, state, rows, key):
