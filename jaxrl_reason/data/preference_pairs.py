@@ -137,15 +137,29 @@ def split(pairs: Sequence, n: int) -> tuple[Sequence, Sequence]:
 def encoder(
   c: Preference | RewardModel, d: Data, pairs: Sequence, tokenizer
 ) -> Callable[[int, dict], dict]:
-  """Returns a function from (index, pair) to rows [blocks,T], in the order of
-  the blocks of `losses.PREFERENCES`.
+  """Returns a function from (index in pairs, pair) to rows [blocks,T], in the
+  order of the blocks of `losses.PREFERENCES`.
+
+  Args:
+    pairs: those to train on, or the held-out ones; the mismatched answer of KTO
+      is that of the next pair of another prompt.
   """
+
+  def mismatched(i: int, prompt: str) -> str:
+    later = (pairs[(i + j) % len(pairs)] for j in range(1, len(pairs)))
+    for other in later:
+      if other['prompt'] != prompt:
+        return other['chosen']
+    raise ValueError(
+      "preference.loss='kto' compares answers of two prompts, and "
+      f'{len(pairs)} pairs to train on, or held out, have one; name more pairs'
+    )
 
   def encode(i: int, pair: dict) -> dict:
     examples = [_example(pair, name) for name in FIELDS[1:]]
     if c.loss == 'kto':
-      other = pairs[(i + 1) % len(pairs)]
-      examples.append(examples[0] | {'solution': other['chosen']})
+      other = mismatched(i, pair['prompt'])
+      examples.append(examples[0] | {'solution': other})
     lens = d.prompt_len, d.completion_len
     return trees.stacked(
       [pipeline.solution_row(i, e, tokenizer, *lens) for e in examples]

@@ -201,7 +201,8 @@ def _of_rows(parts: Prepared, name: str, k: int) -> tuple[tuple, int, float]:
   """
   c = parts.config[name]
   learner, layout = _learner(parts, name)
-  examples, encode = supervised_data.examples(c, parts.config.data, parts)
+  own, *_ = supervised_data.examples(c, parts.config.data, parts)
+  examples, encode = own
   row = encode(0, examples[0])
   rows = _lay(_stacked(row, k, c.rows), sharding.row_sharding(parts.mesh, 1))
   state, costs = state_of(layout), Costs(parts)

@@ -23,7 +23,6 @@ from jaxrl_reason.data import (
   controllers,
   informed_prompts,
   pipeline,
-  preference_pairs,
 )
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
@@ -165,17 +164,16 @@ def _supervised(
   config, name, mesh = planned.config, planned.kind, parts.mesh
   c = config.training(name)
   k, steps = c.steps_per_dispatch, supervised_program(name, where.shardings)
-  train, encode = supervised_data.examples(c, config.data, parts)
-  if heldout := getattr(c, 'heldout', 0):
-    train, held = preference_pairs.split(train, heldout)
-    evaluate = supervised_data.evaluation(c, learn, held, encode, parts)
+  own, *heldout = supervised_data.examples(c, config.data, parts)
+  if heldout:
+    evaluate = supervised_data.evaluation(c, learn, *heldout[0], parts)
 
   def dispatch(state, more):
     del more
     rows = sharding.to_global(_stacked(next(data), k), mesh, axis=1)
     return *steps(learn, state, rows, parts.root), {}
 
-  order = config.seed, train, encode, c.rows, k, planned.name
+  order = config.seed, *own, c.rows, k, planned.name
   data = sources.batches(*order, mesh)
   stage = Stage(learn, where, data, dispatch, k)
   return dataclasses.replace(stage, evaluate=evaluate) if heldout else stage

@@ -32,20 +32,24 @@ OF_STEPS = {
 
 def examples(
   c: Training, d: Data, parts: Prepared
-) -> tuple[Any, Callable[[int, dict], dict]]:
+) -> list[tuple[Any, Callable[[int, dict], dict]]]:
   """Returns the examples of a supervised stage, or its pairs, and the function
-  from (index, example) to their rows.
+  from (index, example) to their rows; then the same of held-out ones, if there
+  are any.
   """
   problems, tokenizer = parts.problems, parts.tokenizer
   if isinstance(c, Preference | RewardModel):
     pairs = problems.pairs[preference_pairs.name_of(c, d)]
+    n = c.heldout
+    both = preference_pairs.split(pairs, n) if n else (pairs,)
     if c.labels:
-      return pairs, step_labels.encoder(c, d, tokenizer)
-    return pairs, preference_pairs.encoder(c, d, pairs, tokenizer)
+      return [(part, step_labels.encoder(c, d, tokenizer)) for part in both]
+    make = preference_pairs.encoder
+    return [(part, make(c, d, part, tokenizer)) for part in both]
   if c.teacher:
     answers = problems.pairs[preference_pairs.name_of(c, d)]
     answers = teacher_answers.of_score(answers, c.least_score)
-    return answers, _taught(c, d, tokenizer)
+    return [(answers, _taught(c, d, tokenizer))]
 
   def encode(i, example):
     lens = d.prompt_len, d.completion_len
@@ -59,7 +63,7 @@ def examples(
   found = problems.supervised or problems.train
   if c.weights or c.behaviour:
     encode(0, found[0])  # refused before anything is compiled
-  return found, encode
+  return [(found, encode)]
 
 
 def _taught(c: Training, d: Data, tokenizer) -> Callable[[int, dict], dict]:

@@ -11,7 +11,7 @@ from test_recipe_features import recipe, rows
 from test_resume import content
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason.data import preference_pairs
+from jaxrl_reason.data import pipeline, preference_pairs
 from jaxrl_reason.run import (
   loop,
   prepare,
@@ -91,6 +91,31 @@ def test_problems_of_held_out_pairs_have_no_other_pair():
   for n in (17, 20, 30):
     with pytest.raises(ValueError, match=f'heldout={n}: of 20 pairs, none'):
       preference_pairs.split(found, n)
+
+
+def test_kto_compares_with_an_answer_of_another_prompt_of_its_part(
+  pairs, monkeypatch
+):
+  """Held-out answers are not read by training, and the reverse."""
+  found = [
+    {'prompt': f'{i // 2}', 'chosen': f'{i}', 'rejected': '-1'}
+    for i in range(12)
+  ]
+  monkeypatch.setattr(
+    pipeline,
+    'solution_row',
+    lambda i, e, *_: np.array([int(e['prompt']), int(e['solution'])]),
+  )
+  c = config_lib.read(preferring(pairs, **{'preference.loss': 'kto'}))
+  for part in preference_pairs.split(found, 5):
+    encode = preference_pairs.encoder(c.preference, c.data, part, None)
+    answers = {pair['chosen'] for pair in part}
+    for i in range(len(part)):
+      (prompt, _), _, (_, other) = encode(i, part[i])
+      assert f'{other}' in answers and other // 2 != prompt
+  encode = preference_pairs.encoder(c.preference, c.data, found[:2], None)
+  with pytest.raises(ValueError, match='2 pairs .* name more pairs'):
+    encode(0, found[0])
 
 
 @pytest.mark.parametrize('loss', ['dpo', 'simpo'])
