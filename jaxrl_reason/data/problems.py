@@ -305,13 +305,14 @@ def drop_long(
 ) -> tuple[Problems, dict]:
   """Removes examples that are too long, if `data.too_long` is 'drop'.
 
-  Training examples must fit with their solution. Held-out ones need only fit
-  with their prompt, because their solution is never read: dropping more would
-  inflate the accuracy.
+  Training examples must fit with their solution, if a stage reads it. Held-out
+  ones need only fit with their prompt, because their solution is never read:
+  dropping more would inflate the accuracy.
 
   Args:
     c: config.data.
-    solution_len: of the stage with the shortest rows; None: c.completion_len.
+    solution_len: most tokens of a reference solution, its stop token included;
+      None: no stage reads solutions.
 
   Returns:
     (problems, number of dropped examples by split).
@@ -328,7 +329,7 @@ def drop_long(
       dropped |= {f'{name}/{split}': n for split, n in of_part.items()}
     return mixed(parts, c), dropped
 
-  room = min(c.completion_len, solution_len or c.completion_len)
+  room = None if solution_len is None else min(c.completion_len, solution_len)
   changes, dropped = {}, {}
   for split in ('train', 'heldout', 'harder'):
     source = getattr(problems, split)

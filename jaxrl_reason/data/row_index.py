@@ -316,7 +316,9 @@ def _write_copy(path: epath.Path, copy: str) -> None:
       shutil.copyfileobj(f, out)
       return
     batches = _batches(path, f)
-    first = next(batches)
+    first = next(batches, None)
+    if first is None:
+      raise ValueError(f'{path} has no rows')
     import pyarrow
 
     with pyarrow.ipc.new_file(out, first.schema) as writer:

@@ -18,8 +18,9 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import hf, other_run, pretrained
-from jaxrl_reason.config import Data, Run, rules
+from jaxrl_reason.config import RL, Data, Run, rules
 from jaxrl_reason.config import Model as ModelSection
+from jaxrl_reason.config.training import Supervised, Training
 from jaxrl_reason.data import (
   lengths,
   preference_pairs,
@@ -126,9 +127,18 @@ def _solution_len(run: Run) -> int | None:
   rows = [
     p.config.data.completion_len
     for p in staging.each(run)
-    if p.kind != 'rl' or p.config.rl.reads_solutions
+    if _reads_solutions(p.config.training(p.kind))
   ]
   return min(rows, default=None)
+
+
+def _reads_solutions(c: Training) -> bool:
+  """Returns whether a stage reads the reference solutions of problems: not one
+  with pairs, labels of steps or answers of a teacher.
+  """
+  if isinstance(c, RL):
+    return c.reads_solutions
+  return isinstance(c, Supervised) and not c.teacher
 
 
 def _check_folder(data: Data, folder) -> None:

@@ -221,6 +221,18 @@ def test_an_error_names_file_row_and_field(tmp_path, rows, words):
     files.load(path)
 
 
+def test_an_empty_parquet_file_is_named(tmp_path):
+  pa = pytest.importorskip('pyarrow')
+  table = pa.table(
+    {key: pa.array([], pa.string()) for key in ('question', 'answer')}
+  )
+  pytest.importorskip('pyarrow.parquet').write_table(
+    table, tmp_path / 'mine.parquet'
+  )
+  with pytest.raises(ValueError, match='mine.parquet has no rows'):
+    files.load(tmp_path / 'mine.parquet')
+
+
 def test_missing_names_are_reported(tmp_path):
   write(tmp_path / 'test.jsonl', ROWS)
   with pytest.raises(FileNotFoundError, match=r"train.jsonl is missing.*'test"):
@@ -321,8 +333,10 @@ def test_too_long_drop_drops_the_rows_that_error_refuses():
   found = problems.Problems([long, short], [short], None, None, '', None)
   c = config_lib.default().data
   c.update(prompt_len=40, completion_len=12, too_long='drop')
-  kept, dropped = problems.drop_long(found, c, Characters())
+  kept, dropped = problems.drop_long(found, c, Characters(), 12)
   assert dropped == {'train': 1, 'heldout': 0}
+  unread, dropped = problems.drop_long(found, c, Characters(), None)
+  assert dropped == {'train': 0, 'heldout': 0}
   c.too_long = 'error'
   lengths.check(kept, c, Characters(), 12)
   with pytest.raises(ValueError, match='solution has 19 tokens'):
