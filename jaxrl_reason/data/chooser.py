@@ -93,6 +93,9 @@ class Chooser:
     if self._in_epochs:
       first = (step - stats.begun).astype(jnp.uint32) * jnp.uint32(n)
       place = first + jnp.arange(n, dtype=jnp.uint32)
+      # Stages have orders of their own; the run's key is that of the first.
+      of_stage = jax.random.fold_in(key, stats.begun)
+      key = jnp.where(stats.begun == 0, key, of_stage)
       if len(self.names) > 1:
         weights = self.steering.weights
         return pool.in_turns(key, place, stats.source, weights)

@@ -146,6 +146,18 @@ def test_uniform_comes_in_epochs_over_steps():
     assert sorted(epoch) == list(range(M))
 
 
+def test_stages_have_epochs_of_their_own():
+  """The order of a stage at step 0 is that of the run's key."""
+  c, orders = chooser('uniform'), []
+  for begun in (0, 7, 9):
+    s = known(c).replace(begun=jnp.int32(begun))
+    orders.append(c.propose(s, KEY, M, jnp.int32(begun)).tolist())
+    assert sorted(orders[-1]) == list(range(M))
+  assert len(set(map(tuple, orders))) == 3
+  places = jnp.arange(M, dtype=jnp.uint32)
+  assert orders[0] == pool.shuffled(KEY, places, M).tolist()
+
+
 @pytest.mark.parametrize('name', controllers.CONTROLLERS)
 @pytest.mark.parametrize('m', [1, 3])
 def test_sets_smaller_than_a_batch_are_legal(name, m):
