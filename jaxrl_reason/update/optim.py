@@ -12,11 +12,13 @@ from jaxrl_reason import names, trees
 from jaxrl_reason.models import weights
 
 # Weight decay skips vectors: norms, biases, attention sinks, log_decay (A_log)
-# and skip (D) of recurrent layers, and factors of layers and experts. The
-# weights of an indexer have no gradient, and stay as they are.
+# and skip (D) of recurrent layers, factors of layers and experts, steering
+# vectors, and the heads of critics and reward models. The weights of an indexer
+# have no gradient, and stay as they are.
 INDEXER = rf'.*/{weights.INDEX}/.*'
 NOT_DECAYED = (
   r'.*(norm|bias|sinks|log_decay|skip|positive|negative|factor|_scale)'
+  r'|steering|value_head|reward_head'
   rf'|{INDEXER}'
 )
 

@@ -77,6 +77,11 @@ def test_weight_decay_is_times_the_learning_rate(name):
     np.testing.assert_allclose(found[path], -rate * w, rtol=1e-5, err_msg=path)
 
 
+def test_weight_decay_skips_the_vectors_beside_a_model():
+  names = 'steering', 'value_head', 'reward_head'
+  assert not any(optim.decayed(dict.fromkeys(names, jnp.ones(3))).values())
+
+
 def test_adafactor_keeps_its_means_in_float32():
   c = config_lib.Optimizer(name='adafactor', state_dtype='bfloat16')
   with pytest.raises(ValueError, match="set state_dtype='float32'"):
