@@ -231,6 +231,14 @@ class RL(Training):
     """Counts the optimizer's updates in the stage."""
     return (self.steps - self.waiting) * self.epochs * self.minibatches
 
+  @property
+  def policy_updates(self) -> int:
+    """Counts the updates of the policy, which rests while its critic warms up
+    (a warm-up that covers the stage began in an earlier one).
+    """
+    warm = self.critic.warmup_updates
+    return self.updates - (warm if warm < self.updates else 0)
+
   def micro_batch(self) -> int:
     """Counts the rows of a micro-batch, over all devices."""
     return self.rows // (self.minibatches * self.micro_batches)

@@ -97,6 +97,7 @@ def each(config: ml_collections.ConfigDict | Run) -> list[Planned]:
     number = f'#{seen[name]}' if seen[name] > 1 else ''
     planned = _with_archive(_planned(run, name, name + number), out)
     planned = _with_earlier(planned, out)
+    planned = _with_warm_critic(planned, out)
     rules.refuse(order_rules, planned, out)
     rules.refuse(reward_model_rules, planned, out)
     out.append(planned)
@@ -243,6 +244,22 @@ def _with_earlier(planned: Planned, before: list[Planned]) -> Planned:
   if not changes:
     return planned
   return dataclasses.replace(planned, config=planned.config.changed(changes))
+
+
+def _with_warm_critic(planned: Planned, before: list[Planned]) -> Planned:
+  """Returns the stage without the critic's warm-up if the critic that it keeps
+  has had it in earlier stages.
+  """
+  updates, kept = 0, planned
+  for p in reversed(before):
+    if 'critic' not in kept.keep or p.kind != 'rl':
+      break
+    updates, kept = updates + p.config.rl.updates, p
+  warm = planned.config.rl.critic.warmup_updates
+  if planned.kind != 'rl' or not updates or updates < warm:
+    return planned
+  config = planned.config.changed({'rl.critic.warmup_updates': 0})
+  return dataclasses.replace(planned, config=config)
 
 
 def _own_pairs(planned: Planned) -> str:

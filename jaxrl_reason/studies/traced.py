@@ -111,7 +111,6 @@ def maker(
     kernel: of the task's device reward.
   """
   c = config.rl
-  updates = c.steps * c.epochs * c.minibatches
 
   def made(values: dict):
     """Builds them from values, which may be traced."""
@@ -122,7 +121,7 @@ def maker(
     learner = dataclasses.replace(
       learner,
       objective=learner.objective.with_numbers(numbers),
-      tx=optim.make(types.SimpleNamespace(**section), updates),
+      tx=optim.make(types.SimpleNamespace(**section), c.policy_updates),
     )
     weights = [
       values.get(f'rl.rewards.{k}.weight', p.get('weight', 1.0))

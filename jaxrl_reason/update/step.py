@@ -148,16 +148,16 @@ def _one_update(
   metrics['nonfinite_leaf_max'] = trees.first_nonfinite(grads)
   params = trees.join(optax.apply_updates(chosen, updates), frozen)
   new = state.replace(params=params, opt_state=opt_state)
-  if learner.critic:
-    new, more = _with_critic(learner, state, new, batch, target, sampling)
-    metrics |= more
   if state.coefs is not None:
     _, sampled = trained_rows.has_tokens(learner, batch)
     given = dict(rows=batch.tokens.shape[0], trained=sampled)
     coefs = losses.next_coefs(learner.objective, state.coefs, metrics, **given)
-    metrics |= {k: v for k, v in coefs.items() if k.endswith('_coef')}
     new = new.replace(coefs=coefs)
-  return new, metrics
+  if learner.critic:
+    new, more = _with_critic(learner, state, new, batch, target, sampling)
+    metrics |= more
+  coefs = new.coefs or {}
+  return new, metrics | {k: v for k, v in coefs.items() if k.endswith('_coef')}
 
 
 def gradients(
@@ -386,15 +386,13 @@ def _critic_gradients(learner: Learner, state, batch: Batch, target, sampling):
 
 def _with_critic(learner: Learner, state, new, batch: Batch, target, sampling):
   """Adds the critic's update and metrics; during the critic's warm-up the
-  policy keeps its old state.
+  policy and the coefficients of the loss keep their old state.
   """
   grads, metrics = _critic_gradients(learner, state, batch, target, sampling)
-  moved = critics.while_warm(
-    learner.critic,
-    state.critic,
-    (state.params, state.opt_state),
-    (new.params, new.opt_state),
+  old, moved = (
+    {name: getattr(s, name) for name in ('params', 'opt_state', 'coefs')}
+    for s in (state, new)
   )
+  moved = critics.while_warm(learner.critic, state.critic, old, moved)
   critic = critics.apply(learner.critic, state.critic, grads)
-  new = new.replace(params=moved[0], opt_state=moved[1], critic=critic)
-  return new, metrics
+  return new.replace(**moved, critic=critic), metrics

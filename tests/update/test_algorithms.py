@@ -18,6 +18,7 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import adapters, logprobs
 from jaxrl_reason.models.adapters import frozen, lora
+from jaxrl_reason.run import stage_list
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.rl import learners, programs
 from jaxrl_reason.update import critics, optim, scoring, trained_rows
@@ -258,18 +259,50 @@ def test_a_critic_starts_where_its_policy_starts():
 
 
 def test_the_policy_does_not_change_while_its_critic_warms_up(batch):
-  learn = learner('ppo')
-  critic = dataclasses.replace(learn.critic, warmup_updates=1)
-  learn = dataclasses.replace(learn, critic=critic)
+  adaptive = {'entropy_coef': 0.01, 'entropy_target': 9.0}
+  critic = dataclasses.replace(learner('ppo').critic, warmup_updates=1)
+  learn = L.learner({'name': 'ppo'} | adaptive, critic=critic)
   start = L.state(learn)
   first, _ = update(learn)(start, batch)
-  jax.tree.map(np.testing.assert_array_equal, first.params, start.params)
+  held = 'params', 'opt_state', 'coefs'
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    *([getattr(s, name) for name in held] for s in (first, start)),
+  )
   second, _ = update(learn)(first, batch)
 
   def up(s):
     return s.params['layers']['mlp']['up']
 
   assert np.abs(up(second) - up(first)).max() > 0
+  assert second.coefs['entropy_coef'] != first.coefs['entropy_coef']
+
+
+def test_a_schedule_ends_with_the_updates_of_the_policy():
+  """The policy rests while its critic warms up."""
+  keep = {'kind': 'rl', 'keep': ('critic',)}
+  changes = {
+    'rl.algorithm': 'ppo',
+    'rl.steps': 10,
+    'rl.critic.warmup_updates': 4,
+    'stages': ('rl', 'more'),
+    'named': {'more': keep},
+  }
+  run = config_lib.Run().changed(changes)
+  found = [p.config.rl.policy_updates for p in stage_list.each(run)]
+  assert found == [6, 10]
+  longer = run.changed({'rl.critic.warmup_updates': 10})
+  found = [p.config.rl.policy_updates for p in stage_list.each(longer)]
+  assert found == [10, 10]
+  own = {'rl.optimizer.schedule': 'linear', 'rl.optimizer.warmup_steps': 0}
+  own['rl.optimizer.name'] = 'sgd'
+  learn = learners.learner(run.changed(own), L.MODEL, 'rl')
+  one = {'w': jnp.ones(1)}
+  state, sizes = learn.tx.init(one), []
+  for _ in range(7):
+    step, state = learn.tx.update(one, state, one)
+    sizes.append(float(jnp.abs(step['w'][0])))
+  assert sizes[5] > 0 and sizes[6] == 0
 
 
 def test_remax_compares_with_the_greedy_completion():

@@ -39,14 +39,13 @@ def check_stages(run: Run) -> None:
   rules.refuse(interval_rules, intervals, run.log_every)
   for kind in dict.fromkeys(run.stages):
     c = run.training(kind)
-    optimizers, updates = {f'{kind}.optimizer': c.optimizer}, c.steps
+    key = f'{kind}.optimizer'
     if kind == 'rl':
-      optimizers['rl.critic.optimizer'] = c.critic.optimizer
-      updates = c.updates
+      _check_optimizer(key, c.optimizer, c.policy_updates)
+      critic = c.critic.optimizer
+      _check_optimizer('rl.critic.optimizer', critic, c.updates)
     else:
-      updates *= c.minibatches
-    for key, optimizer in optimizers.items():
-      _check_optimizer(key, optimizer, updates)
+      _check_optimizer(key, c.optimizer, c.steps * c.minibatches)
     rules.refuse(dispatch_rules, kind, c, run.log_every)
 
 

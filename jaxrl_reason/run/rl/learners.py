@@ -82,7 +82,7 @@ def learner(
       **common,
     )
   objective = config.objective
-  tx = optim.make(c.optimizer, c.updates)
+  tx = optim.make(c.optimizer, c.policy_updates)
   facts = problem_pool.unknown(0) if facts is None else facts
   room = config.prompt_columns
   # A hint that is trained on needs log-probs too.
