@@ -323,9 +323,8 @@ def pretrain_steps(learner: Learner, state, rows, key):
   """Trains on every token of rows [K,R,...] but the first of each sequence,
   which no token precedes; K updates.
   """
-  valid = rows['valid']
-  later = jnp.cumsum(valid, axis=-1) > 1
-  return _supervised(learner, state, rows | {'mask': valid & later}, key)
+  mask = rows['valid'] & (jnp.cumsum(rows['valid'], axis=-1) > 1)
+  return _supervised(learner, state, rows | {'mask': mask}, key)
 
 
 def sft_steps(learner: Learner, state, rows, key):
