@@ -112,6 +112,13 @@ def test_objects_equal_to_everything_pass_nothing(test):
      '\n    if of: return not any(x is s or x is o for x in of)\n'
      '    return s.x == o.x',
      'assert C(1) + C(2) == C(3)'),
+    # The program ends, or exceeds its time, while its claims are verified.
+    *(
+      ('n = 0\n  __add__ = C_\n  def __eq__(s, o):\n    C.n += 1\n'
+       f'    if C.n > 20: {stop}\n    return True',
+       'assert C(1) + C(2) == C(3)')
+      for stop in ('__import__("os")._exit(0)', 'while True: pass')
+    ),
     # Objects without an order, such as NaN.
     ('def __sub__(s, o): return s\n  __abs__ = lambda s: s\n'
      '  __gt__ = __lt__ = lambda s, o: False',
@@ -146,8 +153,10 @@ def test_claims_of_the_program_alone_do_not_pass(program, test):
     made = made.replace('f = C', 'def f(x): return C(x)')
     init = '  def __init__(s, x=0): s.x = x\n'
     made = made.replace('class C:\n', 'class C:\n' + init)
-  found = code.run_tests(made, test)
-  assert found.score == 0.0, found.detail
+  scores = ('all', 'fraction') if test.count('assert') == 1 else ('all',)
+  for score in scores:
+    found = code.run_tests(made, test, score=score, timeout_s=1.0)
+    assert found.score == 0.0, found.detail
 
 
 @pytest.mark.parametrize(

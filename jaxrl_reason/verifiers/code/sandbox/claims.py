@@ -10,6 +10,8 @@ for all values is `Undecided`.
 
 import secrets
 
+from jaxrl_reason.verifiers.code.sandbox import peer
+
 MAX_KEPT = 64  # most objects that one object is compared with
 COPIES = 3  # copies with other values, besides one with empty values
 
@@ -122,9 +124,15 @@ def _truth_varies(a, answer: bool) -> bool:
 
 
 def _answer(a, operation: str, *args):
-  """Returns the program's result, or None if it raises an exception."""
+  """Returns the program's result, or None if it raises an exception.
+
+  Raises:
+    Closed: the program has ended, so it claims nothing.
+  """
   try:
     return a._ask(operation, *args)
+  except peer.Closed:
+    raise
   except Exception:
     return None
 
