@@ -111,7 +111,7 @@ COMPLETIONS = [
   ('The answer is 12 square units.', '12', True),
   (
     'the probability is therefore $\\frac{1}{6}$, and not $\\frac{5}{6}$',
-    '\\frac{5}{6}',
+    '\\frac{1}{6}',
     True,
   ),
   ('So we get x=3.\nAnswer: 3', '3', True),

@@ -89,6 +89,41 @@ def test_a_correction_is_not_an_alternative():
     assert math.verify(text, '4') and not math.verify(text, '3')
 
 
+DENIALS = [
+  '%s, not %s', '%s (not %s)', '%s apples and not %s', '%s rather than %s',
+  '%s instead of %s', '%s but not %s', '$%s$, not $%s$', '**%s**, not **%s**',
+  '%s, not %s apples',
+]  # fmt: skip
+DOUBTS = [
+  '%s, if not %s', '%s if not %s', '%s or not %s', '%s, not %s but 7',
+  '%s, not %s. Or 7', '%s, not %s. Wait, 7', '%s, perhaps not %s',
+  '%s, and possibly not %s', '%s, not just %s', '%s (not %s) or 7',
+]  # fmt: skip
+DRESSES = ['The answer is %s.', '#### %s', '<answer>%s</answer>']
+
+
+@pytest.mark.parametrize('dress', [*DRESSES, 'It is %s.', '%s'])
+@pytest.mark.parametrize('denial', DENIALS)
+def test_a_denied_value_is_not_an_alternative(dress, denial):
+  text = dress.replace('%s', denial) % (5, 6)
+  assert math.verify(text, '5') and not math.verify(text, '6')
+  assert numbers.extract(text) == '5'
+
+
+@pytest.mark.parametrize('dress', DRESSES)
+@pytest.mark.parametrize('doubt', DOUBTS)
+def test_a_denial_in_doubt_is_an_alternative(dress, doubt):
+  text = dress.replace('%s', doubt) % (5, 6)
+  assert not [gold for gold in '567' if math.verify(text, gold)]
+
+
+def test_a_denied_value_behind_a_box_is_not_an_alternative():
+  for other in (', not 6', ' instead of 6.', ' rather than $6$.', ' (not 6)'):
+    assert math.verify(f'\\boxed{{5}}{other}', '5')
+    for doubt in ('. Or 7', '. Wait, 7', '\nMaybe 7'):
+      assert not math.verify(f'\\boxed{{5}}{other}{doubt}', '5'), doubt
+
+
 CHOICES = ['A. 5 or B. 6', 'A. 5, B. 6', 'A. 5; B. 6', 'A) 5 or B', 'A. or B.']
 
 

@@ -222,6 +222,7 @@ def stated(text: str) -> str | None:
         return None  # an intermediate result
       sentence = _choices(rest, sentence)
       end = start + len(sentence)
+      sentence = second_guesses.without_denied(sentence)
       sentence = _closed(BETWEEN_BOLD.sub(r'\1', sentence).strip(' *'))
       answer = sentence if prose.is_bare(sentence) else best_part(sentence, 0)
       if answer:
@@ -257,6 +258,7 @@ def _first_sentence(text: str) -> str:
 
 def narrowed(text: str) -> str:
   """Finds the mathematics in a short text with prose."""
+  text = second_guesses.without_denied(text)
   return text if prose.is_bare(text) else best_part(text, -1) or text
 
 
@@ -351,7 +353,7 @@ def _divided(text: str, pair) -> bool:
 
 def guess(text: str) -> Found | None:
   """Guesses the answer of a completion that does not mark it."""
-  body = text.strip()
+  body = second_guesses.without_denied(text.strip())
   if not body:
     return None
   if prose.is_bare(body) and not prose.is_sentence(body):

@@ -17,7 +17,7 @@ import collections
 import re
 
 from jaxrl_reason.verifiers import fields, thoughts
-from jaxrl_reason.verifiers.math import prose
+from jaxrl_reason.verifiers.math import prose, second_guesses
 from jaxrl_reason.verifiers.verdict import Verdict
 
 # Linear, since no two neighbouring parts match the same character. `_read`
@@ -89,7 +89,7 @@ def extract(text: str) -> str | None:
 
   Numbers inside a thought are ignored.
   """
-  text = text[slice(*thoughts.spoken(text))]
+  text = second_guesses.without_denied(text[slice(*thoughts.spoken(text))])
   marked = prose.hashed(text)
   if marked is None:
     last = collections.deque(NUMBER.finditer(text), maxlen=1)

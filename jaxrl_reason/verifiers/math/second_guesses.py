@@ -46,8 +46,8 @@ GOES_ON = r'(?!\s*(?:[=<>+/^×÷-]|\*(?!\*)\s*[0-9(])|(?<=\n[0-9])[.)]\s)'
 # Only behind an answer: a correction, or a further value.
 CORRECTIONS = (
   r'no(?:pe)?|wait|actually|correction|sorry|mean|meant|oops|scratch|strike|edit'
-  r'|revised|make|wrong|incorrect|made|mistake|instead|rather|better|hmm|er|uh|um'
-  r'|thought|let me|correct|right|not quite|my bad|must|has to'
+  r'|revised|make|wrong|incorrect|made|mistake|instead(?! of)|rather|better|hmm'
+  r'|er|uh|um|thought|let me|correct|right|not quite|my bad|must|has to'
 )
 ADDITIONS = (
   r'and|also|plus|resp|respectively|alias|a\.?k\.?a|equally|both|whichever|prefer'
@@ -61,6 +61,13 @@ BEHIND = re.compile(
   rf'((?>{MORE}|{SAME}|{LINKS})*){VALUE}{GOES_ON}'
   rf'((?>{TAIL}|\b(?:{SUITS})\b)*)(?![0-9]|\s*[A-Za-z\\](?!\)))',
   re.I,
+)
+# A value that the end of a sentence denies: "5 apples, not 6." The words before
+# are not those of a hedge: "5 if not 6".
+DENIED = re.compile(
+  rf'(?<=[0-9}})$*%>])((?: (?!(?:{HEDGES}|and|but|if|why)\b)[a-z]{{1,20}})?)'
+  r'[,;]?\s?(\()?\b(?:(?:and|but) )?(?:not|rather than|instead of) '
+  rf'{VALUE}(?: [a-z]{{1,20}})?(?(2)\))(?=[$*]*\s*(?:[.!\n<]|\Z))'
 )
 # Nothing but a comma, or a slash, before a last value.
 LISTED = re.compile(
@@ -136,8 +143,15 @@ def with_others(text: str, start: int, end: int, answer: str) -> str:
   return answer
 
 
+def without_denied(text: str) -> str:
+  """Removes denied values at the end of sentences: the 6 of "5, not 6."."""
+  return DENIED.sub(r'\1', text)
+
+
 def _further(text: str, end: int) -> re.Match | None:
   """Finds a value behind an answer that corrects it or is added to it."""
+  denied = DENIED.match(text, end)
+  end = denied.end() if denied else end
   behind = BEHIND.match(text, end, end + MAX_APART)
   if behind and (ADDED.search(behind[1]) or SUITED.search(behind[3])):
     return behind
