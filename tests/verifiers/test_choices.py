@@ -239,6 +239,12 @@ def test_long_completions_are_verified_quickly(piece):
     'The answer is A. No, B.',
     'The answer is A. Wait, it is B.',
     'A but B is possible',
+    '(A) red vs. (B) blue',
+    '(A) red. (B) is possible',
+    '(A) red, unlike (C), or (B)',
+    '(A) red, instead (B)',
+    'not A. It is B.',
+    '(B) blue, unlike (A)',
   ],
 )
 def test_a_denied_or_corrected_letter_is_not_chosen(dress, text):
@@ -253,5 +259,12 @@ def test_the_letter_that_is_left_is_chosen():
     'not A, it is B',
     'B. A is wrong',
     'B rather than A',
+    '(B) blue, rather than (A) red.',
+    '(B) blue, unlike (A)',
+    'B, blue, instead of A.',
+    '(B) blue. (A) is wrong.',
+    'B. blue. A is wrong.',
+    '(B) blue (not (A) red)',
+    'not A. It is B.',
   ):
     assert choices.reward(f'The answer is {text}', example).score == 1.0, text

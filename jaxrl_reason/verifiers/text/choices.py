@@ -50,7 +50,8 @@ DENIED = re.compile(
   r'|(?:is|was)\s+(?:wrong|incorrect|false|ruled out|eliminated)\b)'
   r'|(?<!\w)[(\[]?[A-Z][)\]]?\?\s*(?i:no|nope|wrong)\b'
   r'|(?i:\b(?:not|never|neither|(?:anything|everything|all|any) but|other than'
-  r'|rather than|except(?: for)?|excludes?|eliminates?|rejects?|rules? out))'
+  r'|rather than|instead of|unlike|except(?: for)?|excludes?|eliminates?'
+  r'|rejects?|rules? out))'
   r'\s+(?i:(?:option|choice)\s+)?[(\[]?[A-Z](?!\w)[)\]]?'
   r'(?:\s*(?:,|/|\b(?:or|nor|and)\b)\s*[(\[]?[A-Z](?!\w)[)\]]?)*'
 )
@@ -137,11 +138,12 @@ def letters(place: str, options: Mapping[str, str]) -> set[str]:
   if one:
     return {one}
   if led:
-    rest = REASON.split(led[2], maxsplit=1)[0].strip(' .,;:')
+    rest = DENIED.sub('', led[2])
+    rest = REASON.split(rest, maxsplit=1)[0].strip(' .,;:')
     meant = by_text(led[2], options) or by_text(rest, options)
     others = {meant} if meant else _found(ALSO, rest)
     return {led[1]} | others | _found(CORRECTED, led[2])
-  text = DENIED.sub('', text)
+  text = DENIED.sub('', text).strip(' .,;:')
   corrected = _found(CORRECTED, text)
   text = REASON.split(text, maxsplit=1)[0].strip(' .,;:')
   one = _one(text, options)
