@@ -18,6 +18,14 @@ from jaxrl_reason.config.run import Run
 from jaxrl_reason.names import nearest_path
 
 WORDS = re.compile(r'[(\[]?\s*\w+(\s*,\s*\w+)*\s*,?\s*[)\]]?')
+# Sections whose keys have an order, which their values do not show.
+ORDERED = (
+  'rl.rewards',
+  'rl.step_parts',
+  'rl.turns.links',
+  'rl.turns.tools',
+  'data.sources',
+)
 BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
 
 
@@ -34,29 +42,22 @@ def fields(
 
 
 def orders(values: Mapping) -> dict[str, str]:
-  """Returns the keys of each open section, in their order, by its dotted key.
-
-  The order of `rl.rewards`, for example, is not visible in the values of its
-  keys. Two configs are the same if both are.
+  """Returns the keys of each section of ORDERED, in their order, by its dotted
+  key, also of named stages.
 
   Args:
     values: plain values of a config; other values have no orders.
   """
   out = {}
-
-  def walk(path: str, section: Any) -> None:
-    if isinstance(section, Mapping):
-      if len(section) > 1:
-        out[path] = ', '.join(map(str, section))
-      for key, value in section.items():
-        walk(f'{path}.{key}', value)
-
-  for path, _, field in fields():
-    if kind_of(field.type).type is dict:
-      section: Any = values
-      for name in path.split('.'):
-        section = section.get(name) if isinstance(section, Mapping) else None
-      walk(path, section)
+  for path in ORDERED:
+    section: Any = values
+    for name in path.split('.'):
+      section = section.get(name) if isinstance(section, Mapping) else None
+    if isinstance(section, Mapping) and len(section) > 1:
+      out[path] = ', '.join(map(str, section))
+  named = values.get('named') if isinstance(values, Mapping) else None
+  for name, own in named.items() if isinstance(named, Mapping) else ():
+    out |= {f'named.{name}.{path}': keys for path, keys in orders(own).items()}
   return out
 
 

@@ -6,6 +6,7 @@ A record's fields are the keys of its section, with type, range and default.
 Only `read` makes records from values, so every record is checked.
 """
 
+import copy
 import dataclasses
 import json
 import types
@@ -60,7 +61,8 @@ class Record:
         section = section.setdefault(name, {})
         if not isinstance(section, dict):
           raise ValueError(f'{key}: {name} is not a section')
-      section[last] = value
+      # A later change may be of a key inside it.
+      section[last] = copy.deepcopy(value)
     return read(values, type(self))
 
 

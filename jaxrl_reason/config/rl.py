@@ -28,6 +28,7 @@ from jaxrl_reason.config.rl_sections import (
   VerdictText,
   Views,
 )
+from jaxrl_reason.config.rules import is_number
 from jaxrl_reason.config.training import (
   Optimizer,
   Training,
@@ -255,7 +256,21 @@ class RL(Training):
     """
     changes = {k: v for k, v in self.loss.to_dict().items() if v is not None}
     settings = {'name': self.algorithm, **changes}
-    aggregation = losses.resolve(settings).aggregation
+    resolved = losses.resolve(settings)
+    aggregation = resolved.aggregation
+    if 'part_weights' in resolved.part_keys and not resolved['part_weights']:
+      settings['part_weights'] = self._part_weights()
     if 'fixed_length' in aggregation.keys_read and aggregation.length is None:
       settings['fixed_length'] = completion_len
     return losses.resolve(settings)
+
+  def _part_weights(self) -> tuple[float, ...]:
+    """Returns the weights of the parts of the reward, in their order; () if one
+    is a schedule.
+    """
+    chain = self.turns.env == 'chain'
+    parts = self.turns.links if chain else self.rewards
+    weights = [part.get('weight', 1.0) for part in parts.values()]
+    if self.turns.env and not chain:
+      weights.append(self.turns.reward)
+    return tuple(weights) if all(map(is_number, weights)) else ()

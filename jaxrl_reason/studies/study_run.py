@@ -188,7 +188,8 @@ def _left(group: list[Cell], out: pathlib.Path) -> list[Cell]:
 def _shared(group: Sequence[Cell], out: pathlib.Path) -> pathlib.Path:
   """Returns the folder of shared files of unfinished cells."""
   values = [c.config.json_values() for c in group]
-  name = identity.digest([values, [*map(changes.orders, values)]])
+  orders = filter(None, map(changes.orders, values))
+  name = identity.digest([*values, *orders])
   return out / 'groups' / name
 
 

@@ -40,7 +40,9 @@ def values(c: RL, objective: losses.Objective) -> dict[str, np.ndarray]:
   out |= {
     f'rl.loss.{k}': objective[k] for k in LOSS if rules.is_number(objective[k])
   }
-  return {k: np.float32(x) for k, x in (out | _weights(c.rewards)).items()}
+  if 'part_weights' not in objective.part_keys:  # static weights of the parts
+    out |= _weights(c.rewards)
+  return {k: np.float32(x) for k, x in out.items()}
 
 
 def _weights(parts: Mapping) -> dict[str, float]:

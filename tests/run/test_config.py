@@ -7,6 +7,7 @@ import copy
 import dataclasses
 
 import jax
+import numpy as np
 import pytest
 from etils import epath
 from paths import ROOT, load_recipe
@@ -18,7 +19,11 @@ from jaxrl_reason.evals import loading
 from jaxrl_reason.models import adapters, spec, transformer
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.run import stage_list as staging
-from jaxrl_reason.run.checks import config_checks, data_checks, rl_checks
+from jaxrl_reason.run.checks import (
+  advantage_checks,
+  config_checks,
+  data_checks,
+)
 from jaxrl_reason.run.records import config_file
 from jaxrl_reason.run.rl import turn_settings
 from jaxrl_reason.update import optim
@@ -111,7 +116,7 @@ def test_refused_single_samples_have_no_advantage():
     config.rl.loss.advantage = name
     try:
       c = config_lib.read(config).rl
-      rules.refuse(rl_checks.group_rules, c, settings)
+      rules.refuse(advantage_checks.group_rules, c, settings)
     except ValueError:
       refused.add(name)
   arrays = {
@@ -195,8 +200,6 @@ def test_open_sections_keep_the_order_of_their_keys(tmp_path):
   parts = {name: {'reward': 'task'} for name in ('task', 'format', 'answer')}
   want = {
     'rl.rewards': 'task, format, answer',
-    'rl.rewards.task': 'reward, kwargs',
-    'rl.rewards.task.kwargs': 'z, a',
     'rl.turns.links': 'solve, check',
     'named.long.rl.rewards': 'task, format, answer',
   }
@@ -211,7 +214,8 @@ def test_open_sections_keep_the_order_of_their_keys(tmp_path):
   config_file.write(run.json_values(), epath.Path(tmp_path), resuming=False)
   for config in (c, copy.deepcopy(c), c.copy_and_resolve_references(), run):
     got = changes.orders(config.to_dict())
-    assert {k: got.get(k) for k in want} == want
+    assert got == want
+    assert [*config.rl.rewards['task']['kwargs']] == ['z', 'a']
   (tmp_path / 'checkpoints').mkdir()
   stored = loading.run_of(f'{tmp_path}').to_dict()
   assert changes.orders(stored) == changes.orders(run.json_values())
@@ -390,6 +394,31 @@ def test_a_loss_setting_overrides_its_recipe():
   config.rl.loss.clip_high = 0.5
   after = dict(config_lib.read(config).objective)
   assert after == before | {'clip_high': 0.5} and before['clip_high'] == 0.28
+
+
+def test_gdpo_weighs_the_parts_as_the_reward_does():
+  parts = {'task': {'reward': 'task'}, 'format': {'reward': 'format'}}
+  gdpo = {'rl.algorithm': 'gdpo', 'rl.rewards': parts}
+  run = changed(**gdpo | {'rl.rewards.format.weight': 0.0})
+  assert run.objective['part_weights'] == (1.0, 0.0)
+  assert 'weight' not in parts['format']  # changes are of a copy
+  env = {'rl.turns.env': 'calculator', 'rl.turns.reward': 0.5}
+  assert changed(**gdpo | env).objective['part_weights'] == (1.0, 1.0, 0.5)
+  own = changed(**gdpo | {'rl.loss.part_weights': (1.0, 2.0)})
+  assert own.objective['part_weights'] == (1.0, 2.0)
+  rng = np.random.default_rng(0)
+  one, group = rng.normal(size=(8, 1)), np.arange(8) // 4
+  found = [
+    losses.advantages(
+      run.objective,
+      one[:, 0],
+      group,
+      mask=np.ones((8, 2)),
+      reward_parts=np.concatenate([one, rng.normal(size=(8, 1))], axis=1),
+    )
+    for _ in range(2)
+  ]
+  np.testing.assert_allclose(*found)
 
 
 def test_dr_grpo_divides_by_the_completions_room():

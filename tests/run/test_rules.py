@@ -39,6 +39,7 @@ TOLD = UNDER | {
   'rl.teacher.right': 'yes',
 }
 JUDGED = {'rl.rewards.judge': dict(reward='verdict', weight=1.0)}
+GDPO = JUDGED | {'rl.algorithm': 'gdpo'}
 ASKED = {'rl.rewards.judge': dict(reward='verdict', kwargs=dict(ask='?'))}
 VERDICT = {'rl.loss.sft_on': 'verdict', 'rl.loss.sft_coef': 0.3}
 
@@ -642,6 +643,52 @@ EXAMPLES = [
     'pass_k=4',
   ),
   ({'rl.samples': 1}, 'rl.samples=1: .*group_zscore.*reinforce'),
+  (
+    {'rl.filter': 'best', 'rl.filter_args.keep': 1},
+    'rl.filter_args.keep=1: .*group_zscore.*reinforce',
+  ),
+  (
+    {'rl.algorithm': 'gfpo', 'rl.loss.keep_k': 1},
+    'rl.loss.keep_k=1: .*gfpo.*reinforce',
+  ),
+  ({'rl.algorithm': 'gfpo', 'rl.loss.keep_k': 8}, 'keep_k=8 of rl.samples=8'),
+  (
+    {'rl.algorithm': 'pkpo', 'rl.filter': 'varied', 'rl.filter_args.keep': 3},
+    'rl.filter_args.keep=3: .*pkpo.*pass_k=4',
+  ),
+  (
+    {
+      'rl.algorithm': 'pkpo',
+      'rl.loss.pass_k': 8,
+      'rl.loss.pkpo_baseline': 'loo',
+    },
+    "rl.samples=8: rl.loss.pkpo_baseline='loo' reads .* lower pass_k",
+  ),
+  (
+    GDPO | {'rl.loss.part_weights': (1.0,)},
+    r'part_weights=\(1.0,\) for the parts answer, judge of the reward',
+  ),
+  (
+    GDPO | {'rl.rewards.judge.weight': SCHEDULE},
+    'rl.rewards.judge.weight is a schedule',
+  ),
+  (GDPO | {'rl.overlong': 4}, "rl.overlong=4 has no effect .*'gdpo' does not"),
+  (
+    {'rl.algorithm': 'opd', 'rl.teacher.weights': 'a', 'rl.shaping.alp': 0.1},
+    "rl.shaping.alp=0.1 has no effect with rl.algorithm='opd'",
+  ),
+  (
+    {'rl.algorithm': 'raft', 'rl.shaping.historical': 0.1},
+    "historical=0.1: incorrect .*'raft' counts .* set rl.loss.threshold",
+  ),
+  (
+    JUDGED | {'rl.algorithm': 'vapo'},
+    "rl.rewards.judge.weight=1.0: incorrect .*'vapo' counts each",
+  ),
+  (
+    {'rl.shaping.repetition': 1.0, 'rl.shaping.repetition_n': 32},
+    'repetition_n=32 of data.completion_len=32',
+  ),
   ({'rl.demos': 8}, 'rl.demos=8 leaves no sample'),
   (DEMOS | {'rl.demos_when': 'never'}, "rl.demos_when='never': choose"),
   (DEMOS | {'rl.demos_prompt': '{answer}'}, 'lacks {prompt}, the problem'),
@@ -1169,6 +1216,10 @@ def test_every_rule_has_an_example_that_triggers_it(monkeypatch):
     {'rl.reference_memory': 'host'}
     | {'rl.teacher.weights': 'reference', 'rl.loss.distill_coef': 0.1},
     {'rl.filter': 'band', 'rl.filter_args.low': 0.1},
+    {'rl.algorithm': 'raft', 'rl.filter': 'best', 'rl.filter_args.keep': 1},
+    JUDGED | {'rl.algorithm': 'vapo', 'rl.loss.threshold': 0.5},
+    JUDGED | {'rl.algorithm': 'vapo', 'rl.rewards.answer.weight': 0.0},
+    JUDGED | {'rl.algorithm': 'vapo', 'rl.rewards.judge.needs': 'answer'},
   ],
   ids=str,
 )

@@ -110,6 +110,12 @@ def test_settings_that_share_a_program():
   parts = [(k, {'reward': 'random'}) for k in ('b', 'a')]
   ordered = [{'rl.rewards': dict(x)} for x in (parts, parts[::-1])]
   assert len({traced.program_of(configs[0].changed(x)) for x in ordered}) == 2
+  weighed = [x | {'rl.rewards.b.weight': 0.5} for x in ordered[:1]] + ordered[
+    :1
+  ]
+  for algorithm, n in (('grpo', 1), ('gdpo', 2)):
+    own = [x | {'rl.algorithm': algorithm} for x in weighed]
+    assert len({traced.program_of(configs[0].changed(x)) for x in own}) == n
   host = config_lib.read(recipe()).changed({'rl.path': 'host'})
   assert traced.program_of(host) is None
 

@@ -3,7 +3,11 @@
 from jaxrl_reason import losses
 from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.rollouts import in_flight
-from jaxrl_reason.run.checks import off_policy_checks, teacher_checks
+from jaxrl_reason.run.checks import (
+  advantage_checks,
+  off_policy_checks,
+  teacher_checks,
+)
 from jaxrl_reason.run.rl import chunk_settings as chunks
 from jaxrl_reason.run.rl import (
   generation_settings,
@@ -16,9 +20,6 @@ from jaxrl_reason.run.rl.temperature_control import RESIDUAL
 from jaxrl_reason.update import packing
 from jaxrl_reason.update.learner import OLD_LOGP, REFERENCE
 
-# Advantages of the best of loss.pass_k samples.
-BEST_OF = ('passk', 'pkpo')
-
 
 def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
   """Refuses an rl section that cannot work, or has settings without effect.
@@ -30,9 +31,9 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
     ValueError: names the key.
   """
   needs = losses.needs(objective)
-  of_loss = group_rules, likelihood_rules, role_rules
+  advantage_checks.check(c, objective)
   others = off_policy_checks.demo_rules, reward_functions.answer_rules
-  for table in (*of_loss, *others):
+  for table in (likelihood_rules, role_rules, *others):
     rules.refuse(table, c, objective)
   for table in (old_logp_rules, temperature_rules, region_rules):
     rules.refuse(table, c, needs)
@@ -49,29 +50,6 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
   rules.refuse(flight_rules, c, d, needs)
   rules.refuse(generation_settings.tree_rules, c, d)
   rules.refuse(path_rules, c, d.completion_len)
-
-
-def group_rules(c: RL, objective: losses.Objective) -> rules.Rows:
-  """Refuses groups so small that every advantage is 0."""
-  name, advantage = objective['advantage'], objective.advantage
-  one_is_enough = (
-    getattr(advantage, 'singleton', None) == 'reward'
-    or (name == 'segments' and objective['segment_baseline'] == 'none')
-    or name in BEST_OF
-  )
-  return (
-    (
-      name in BEST_OF and objective['pass_k'] > c.samples,
-      f'rl.samples={c.samples}: rl.loss.advantage={name!r} is 0 with fewer '
-      f'samples of a problem than rl.loss.pass_k={objective["pass_k"]}',
-    ),
-    (
-      c.samples == 1 and 'group' in advantage.reads and not one_is_enough,
-      f'rl.samples=1: rl.algorithm={c.algorithm!r} compares the samples of a '
-      f'problem (advantage={name!r}), and is 0 for one alone; use 2 or more, '
-      'or another rl.loss.advantage (reinforce)',
-    ),
-  )
 
 
 def old_logp_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
@@ -384,6 +362,12 @@ def path_rules(c: RL, completion_len: int) -> rules.Rows:
       c.overlong > completion_len,
       f'rl.overlong={c.overlong} tokens of data.completion_len='
       f'{completion_len}: choose from 0 to that',
+    ),
+    (
+      c.shaping.repetition and c.shaping.repetition_n >= completion_len,
+      f'rl.shaping.repetition_n={c.shaping.repetition_n} of '
+      f'data.completion_len={completion_len} tokens: none is long enough to '
+      'repeat it; choose fewer',
     ),
     (
       c.path == 'host' and c.steps_per_dispatch != 1,

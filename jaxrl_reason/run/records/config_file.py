@@ -42,7 +42,7 @@ def _before(path: epath.Path) -> dict | None:
 
 
 def _flat(values: dict) -> dict:
-  """Returns the values by path, and the order of the keys of open sections."""
+  """Returns the values by path, and the orders of keys (`changes.orders`)."""
   return trees.flatten(values) | changes.orders(values)
 
 
