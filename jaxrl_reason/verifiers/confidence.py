@@ -13,7 +13,8 @@ from jaxrl_reason.verifiers.verdict import Verdict, judge
 
 _STATED = re.compile(
   r'<confidence>\s*([\d.]+)\s*(%?)\s*</confidence>'
-  r'|\bconfidence\s*[:=]\s*([\d.]+)\s*(%?)',
+  r'|\bconfidence[\s*]*[:=][\s*]*([\d.]+)(?=([a-z_]|,\d|\s*/\s*\d|))'
+  r'\s*(%?)',
   re.IGNORECASE | re.ASCII,
 )
 
@@ -21,16 +22,21 @@ _STATED = re.compile(
 def stated(completion: str) -> float | None:
   """Returns the last stated confidence, from 0 to 1, in tags or as `Confidence:
   80%`; None if there is none.
+
+  Without a sign, 80 is 80%. 1.2, 8/10, 1e-1 and 0,8 are no confidence.
   """
   statements = _STATED.findall(completion)
   if not statements:
     return None
-  tagged, percent, plain, plain_percent = statements[-1]
+  tagged, percent, plain, goes_on, plain_percent = statements[-1]
+  if goes_on:
+    return None
   try:
     value = float(tagged or plain.rstrip('.'))
   except ValueError:
     return None
-  if percent or plain_percent or value > 1:
+  whole = value > 1 and value.is_integer()
+  if percent or plain_percent or whole:
     value /= 100
   return value if 0 <= value <= 1 else None
 

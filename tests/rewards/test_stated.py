@@ -16,7 +16,8 @@ PIECES = [
   b'confidence', b'Confidence', b'CONFIDENCE', b'<confidence>', b'<Confidence>',
   b'</confidence>', b'confidence: ', b'confidence =', b' ', b'\n\t', b':', b'=',
   b'%', b'.', b'0', b'1', b'100', b'85', b'0.5', b'.25', b'1.0', b'<', b'>',
-  b'_', b'x', b'\xc3\xa9', b'\xd9\xa3', b'\x00', b'\xff',
+  b'_', b'x', b'*', b'/', b',', b'e-', b'\xc3\xa9', b'\xd9\xa3',
+  b'\x00', b'\xff',
 ]  # fmt: skip
 
 
@@ -41,6 +42,11 @@ def test_written_cases_are_read_as_on_the_host():
     'Confidence: 1.0', 'Confidence: 100%', 'Confidence: 100.5%',
     'overconfidence: 0.5', 'my_confidence: 0.5', '<confidence>0.5</confidenc>',
     'Confidence: 0.4 confidence: x', 'Confidence: 0.4 confidence: 2.2.',
+    '**Confidence:** 80%', 'Confidence * = * 0.8', 'Confidence: 8/10', '8/10',
+    'Confidence: 8 / 10', 'Confidence: 1e-1', 'Confidence: 0,8', '**Confidence',
+    'Confidence: 0.8, 5', 'Confidence: 0.8 / x', 'Confidence: 1.2', 'x/',
+    'Confidence: 87.5%', '<confidence>8/10</confidence>', 'Confidence: 0.8/',
+    '<confidence>* 1</confidence>', 'Confidence: 0.4 Confidence: 0.5_',
     'confidence: ' + '0' * 60 + '1', 'confidence: 0.' + '0' * 50 + '1',
     'confidence: ' + '9' * 60, 'é' + 'confidence:0.5', 'confidence:' + '7' * 85,
   ]  # fmt: skip

@@ -21,6 +21,18 @@ EXAMPLE = {'answer': '42', 'task': 'arithmetic'}
     ('I am confident.', None),
     ('Confidence: 1.2.3', None),
     ('Confidence: 700', None),
+    ('**Confidence:** 80%', 0.8),
+    ('**Confidence**: **0.8**', 0.8),
+    ('Confidence: 87.5%', 0.875),
+    ('Confidence: 0.8, 5 of them', 0.8),
+    ('Confidence: 0.8 / Answer: 5', 0.8),
+    ('Confidence: 8/10', None),
+    ('Confidence: 8 / 10', None),
+    ('Confidence: 1e-1', None),
+    ('Confidence: 0,8', None),
+    ('Confidence: 1.2', None),
+    ('<confidence>1.2</confidence>', None),
+    ('Confidence: 0.4 Confidence: 8/10', None),
   ],
 )
 def test_stated_confidence(text, want):

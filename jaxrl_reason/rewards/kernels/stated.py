@@ -54,12 +54,12 @@ def stated(text: jax.Array, length: jax.Array) -> jax.Array:
 
   The share is rounded to float32.
   """
-  found, of_tag, first, end, percent = _statements(text, length)
+  found, *fields = _statements(text, length)
   last = found.shape[1] - 1 - jnp.argmax(found[:, ::-1], axis=1)
-  fields = (of_tag, first, end, percent)
-  of_tag, first, end, percent = (_take(x, last[:, None]) for x in fields)
+  fields = (_take(x, last[:, None]) for x in fields)
+  of_tag, first, end, percent, goes_on = fields
   share, known = _share(text, of_tag, first, end, percent)
-  return jnp.where(found.any(1) & known, share, jnp.nan)
+  return jnp.where(found.any(1) & known & ~goes_on[:, 0], share, jnp.nan)
 
 
 def _statements(text, length) -> tuple[jax.Array, ...]:
@@ -72,24 +72,36 @@ def _statements(text, length) -> tuple[jax.Array, ...]:
   upper = (text >= ord('A')) & (text <= ord('Z'))
   text = jnp.where(upper, text + 32, text)
   space = (text == 32) | ((text >= 9) & (text <= 13))
-  number = token_bytes.is_digit(text) | (text == ord('.'))
-  after_space, after_number = _after(space), _after(number)
+  digit = token_bytes.is_digit(text)
+  after_space, after_number = _after(space), _after(digit | (text == ord('.')))
+  after_stars = _after(space | (text == ord('*')))
   before = jnp.pad(text[:, :-1], ((0, 0), (1, 0)))
   in_word = token_bytes.is_digit(before) | (before == ord('_'))
   in_word |= (before >= ord('a')) & (before <= ord('z'))
   end = jnp.arange(text.shape[1])[None] + len(_WORD)
   begins = _begins(text, _WORD)
   of_tag = begins & (before == ord('<')) & (_take(text, end) == ord('>'))
-  sign = jnp.where(of_tag, end, _take(after_space, end))
+  sign = jnp.where(of_tag, end, _take(after_stars, end))
   plain = (_take(text, sign) == ord(':')) | (_take(text, sign) == ord('='))
-  first = _take(after_space, sign + 1)
+  first = jnp.where(
+    of_tag, *(_take(x, sign + 1) for x in (after_space, after_stars))
+  )
   end = _take(after_number, first)
   percent = _take(after_space, end)
   has_percent = _take(text, percent) == ord('%')
   closing = _take(after_space, percent + has_percent)
   closed = _take(_begins(text, _CLOSING), closing)
   found = jnp.where(of_tag, closed, begins & ~in_word & plain)
-  return found & (end > first), of_tag, first, end, has_percent
+  goes_on = ~of_tag & _take(_goes_on(text, digit, after_space), end)
+  return found & (end > first), of_tag, first, end, has_percent, goes_on
+
+
+def _goes_on(text, digit, after_space) -> jax.Array:
+  """Marks the places at which a number goes on: a letter, ",8" or "/ 10"."""
+  letter = ((text >= ord('a')) & (text <= ord('z'))) | (text == ord('_'))
+  comma = (text == ord(',')) & _ahead(digit, 1)
+  slash = (text == ord('/')) & _take(digit, _ahead(after_space, 1))
+  return letter | comma | _take(slash, after_space)
 
 
 def _share(text, of_tag, first, end, percent) -> tuple[jax.Array, jax.Array]:
@@ -112,7 +124,8 @@ def _share(text, of_tag, first, end, percent) -> tuple[jax.Array, jax.Array]:
   def above(limit):
     return (whole > limit) | ((whole == limit) & has_rest)
 
-  in_percent = percent[:, 0] | above(1)
+  in_percent = percent[:, 0] | (above(1) & ~has_rest)
   share = jnp.where(in_percent, (whole + rest) / 100, whole + rest)
-  known = digit.any(1) & (dot.sum(1) <= 1) & ~above(100)
+  known = digit.any(1) & (dot.sum(1) <= 1)
+  known &= ~above(jnp.where(in_percent, 100, 1))
   return jnp.minimum(share, 1.0), known
