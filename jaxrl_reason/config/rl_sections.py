@@ -339,8 +339,8 @@ class Turns(Record):
   links: dict = mapping()
   calls: str = 'tags'  # format of tool calls: tags, hermes, llama, mistral
   workers: Count = 4  # environment processes; each answers one turn at a time
-  timeout_s: Positive = 10.0  # limit for the answer to a turn, wall clock
-  start_s: Positive = 120.0  # limit for the environment to start, wall clock
+  timeout_s: Positive = 10.0  # limit for the answer to a turn, seconds
+  start_s: Positive = 120.0  # limit for the environment to start, seconds
   burst: Count = 8  # tokens sampled between two checks for answers
 
 

@@ -82,7 +82,7 @@ class Lora(Record):
 
   read_with = {'*': 'rank'}
 
-  rank: CountOrNone = 0  # 0: none
+  rank: CountOrNone = 0  # inner size of an adapter; 0: no adapters
   alpha: Positive = 16.0  # adapters are scaled by alpha / rank
   rslora: bool = False  # scale by alpha / sqrt(rank) instead
   targets: str = '.*attn/(q|k|v|o)|.*mlp/(gate|up|down)'  # regex over paths

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from paths import ROOT
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.reports import alarms, line_alarms, signs, workdirs
@@ -138,3 +139,8 @@ def test_the_report_has_them_at_its_top(tmp_path):
     ('completions at the limit of their length', False, 'from step 3 to 9'),
   ]
   assert 'raise data.completion_len' in found[1].advice
+
+
+def test_the_page_of_operation_lists_every_alarm():
+  page = (ROOT / 'docs' / 'operating.md').read_text()
+  assert not [rule.name for rule in line_alarms.RULES if rule.name not in page]
