@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_reason import names
+from jaxrl_reason.names import program as program
 
 if TYPE_CHECKING:
   from etils import epath
@@ -30,11 +31,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # (EX_TEMPFAIL of sysexits.h). 0 is a finished run.
 SAVED = 75
 ended = threading.Event()  # the last line was printed
-
-
-def program() -> str:
-  """Returns the program that the user started: tools/run, or jaxrl."""
-  return os.environ.get('JAXRL_PROGRAM', 'jaxrl')
 
 
 class Parser(argparse.ArgumentParser):
@@ -64,10 +60,24 @@ class Parser(argparse.ArgumentParser):
     for word in rest:
       flag = word.partition('=')[0]
       if flag.startswith('--') and flag[2:] and flag not in known:
-        self.error(f'unknown option {flag}.{names.nearest(flag, known)}')
+        near = self._key(flag[2:]) or names.nearest(flag, known)
+        self.error(f'unknown option {flag}.{near}')
     if changes and self.get_default('changes') is None:
       self.error(f'--config.{changes[0]}: this command reads no recipe')
-    return self.parse_args(rest, argparse.Namespace(changes=changes))
+    given = argparse.Namespace(changes=changes)
+    found, others = self.parse_known_args(rest, given)
+    for word in others:
+      near = self._key(word.partition('=')[0])
+      self.error(f'unknown argument {word}{near and f".{near}"}')
+    return found
+
+  def _key(self, word: str) -> str:
+    """Returns ' Did you mean ...?' with the flag of a key, or ''."""
+    if self.get_default('changes') is None:
+      return ''
+    from jaxrl_reason.config import changes
+
+    return changes.flag_hint(word)
 
   def recipe(self, help: str = 'recipe, FILE.py or FILE.py:ARGUMENT') -> None:
     """Adds --config, and --config.KEY for every key of the recipe."""

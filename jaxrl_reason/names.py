@@ -2,7 +2,15 @@
 
 import difflib
 import os
+import pathlib
+import re
 from collections.abc import Iterable, Sequence
+
+HUB = 'hf:'
+HUB_NAME = re.compile(r'([\w.-]+)/[\w.-]+')  # owner/name
+# First folders and last letters of paths of this machine.
+LOCAL = ('.', '..', 'runs', 'evals', 'studies', 'configs')
+FILES = ('.jsonl', '.json', '.parquet')
 
 # Keys of this library by former names, and by the names of other libraries.
 ALIASES = {
@@ -21,6 +29,23 @@ ALIASES = {
 }
 # Unknown path -> the path that is suggested in its place.
 PATHS = dict.fromkeys(('reward', 'rl.reward'), 'rl.rewards.answer.reward')
+
+
+def program() -> str:
+  """Returns the program that the user started: tools/run, or jaxrl."""
+  return os.environ.get('JAXRL_PROGRAM', 'jaxrl')
+
+
+def hub_hint(text: str) -> str:
+  """Returns ' Did you mean ...?' for the form owner/name of the Hub, or ''.
+
+  A text whose first folder exists is a path.
+  """
+  found = HUB_NAME.fullmatch(text)
+  if not found or found[1] in LOCAL or text.endswith(FILES):
+    return ''
+  is_path = pathlib.Path(found[1]).is_dir()
+  return '' if is_path else f' Did you mean {HUB + text!r}?'
 
 
 def closest(word: object, known: Iterable[str], least: float = 0.5) -> str:
@@ -76,20 +101,26 @@ def sized_choice(key: str, value: str, kinds: Sequence[str]) -> tuple[str, int]:
   return kind, int(size)
 
 
-def nearest_path(path: str, known: Iterable[str]) -> str:
-  """Returns ' Did you mean ...?' with the dotted path most like a path, or ''.
+def closest_path(path: str, known: Iterable[str]) -> str:
+  """Returns the dotted path most like a path, or ''.
 
   Paths with the same last name come first: rl.lr is rl.optimizer.lr.
   """
   if path in PATHS:
-    return f' Did you mean {PATHS[path]!r}?'
+    return PATHS[path]
   outer, dot, last = path.lower().rpartition('.')
   last = ALIASES.get(last, last)
   known = [*known]
   wanted = f'{outer}{dot}{last}'
   same = [k for k in known if k.lower().rpartition('.')[2] == last]
   close = difflib.get_close_matches(wanted, same, 1, 0.0)
-  return nearest(*((close[0], close) if close else (wanted, known)))
+  return close[0] if close else closest(wanted, known)
+
+
+def nearest_path(path: str, known: Iterable[str]) -> str:
+  """Returns ' Did you mean ...?' with the path of `closest_path`, or ''."""
+  found = closest_path(path, known)
+  return f' Did you mean {found!r}?' if found else ''
 
 
 def install(extra: str) -> str:

@@ -16,9 +16,9 @@ PACKAGE = ROOT / OURS
 # are no import cycles.
 FLOORS = (
   'names',
-  'base command hosts logits losses ranges trees verifiers',
+  'base hosts logits losses ranges trees verifiers',
   'config envs parts reports sharding',
-  'models',
+  'command models',
   'batch checkpoints data',
   'rewards',
   'rollouts update',

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from etils import epath
 
-from jaxrl_reason import sharding, trees
+from jaxrl_reason import names, sharding, trees
 from jaxrl_reason.checkpoints import (
   files,
   hf,
@@ -267,7 +267,7 @@ def convert(
   """
   source = epath.Path(source)
   if not source.is_dir():
-    hint = pretrained.hub_hint(str(source))
+    hint = names.hub_hint(str(source))
     raise ValueError(f'--from={source} is no folder{hint and f".{hint}"}')
   with files.new_folder('--to', target) as folder:
     line = _convert(source, folder, dtype, form)

@@ -11,7 +11,6 @@ moved branch or a lost network does not change it.
 
 import json
 import pathlib
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,10 +22,8 @@ from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import families, zoo
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import ropes
-from jaxrl_reason.names import install, nearest
+from jaxrl_reason.names import HUB, hub_hint, install, nearest
 
-HUB = 'hf:'
-HUB_NAME = re.compile(r'[\w.-]+/[\w.-]+')
 FOLDER, SOURCE = 'hf', 'source.json'
 # Small files of the model, for `convert`.
 HF_CONFIG = 'hf_config.json'
@@ -69,12 +66,6 @@ def resolve(name: str, revision: str = '') -> tuple[pathlib.Path, str]:
   return folder, ''
 
 
-def hub_hint(name: str) -> str:
-  """Returns ' Did you mean ...?' for the form owner/model of the Hub, or ''."""
-  on_hub = HUB_NAME.fullmatch(name)
-  return f' Did you mean {HUB + name!r}?' if on_hub else ''
-
-
 def small_files(name: str) -> pathlib.Path:
   """Returns a folder with a model's config.json and tokenizer, without the
   weights of a model on the Hub.
@@ -86,6 +77,17 @@ def small_files(name: str) -> pathlib.Path:
     return resolve(name)[0]
   repo, _, revision = name.removeprefix(HUB).partition('@')
   return _snapshot(repo, revision, PATTERNS[1:])
+
+
+def look(name: str, workdir: epath.PathLike) -> None:
+  """Finds the model of a run without its weights, before its data is read. A
+  run that has begun needs it no more.
+
+  Raises:
+    ValueError: names what it looked for, and where.
+  """
+  if not (epath.Path(workdir) / HF_CONFIG).exists():
+    small_files(name)
 
 
 def size_of(name: str) -> str:

@@ -15,7 +15,7 @@ import ml_collections
 
 from jaxrl_reason.config.record import Record, kind_of, value_of
 from jaxrl_reason.config.run import Run
-from jaxrl_reason.names import nearest_path
+from jaxrl_reason.names import ALIASES, closest_path, nearest_path, program
 
 WORDS = re.compile(r'[(\[]?\s*\w+(\s*,\s*\w+)*\s*,?\s*[)\]]?')
 # Sections whose keys have an order, which their values do not show.
@@ -113,10 +113,28 @@ def annotation_of(path: str, name: str) -> Any:
     annotation = known[part]
   if issubclass(kind_of(annotation).type, Record):
     raise ValueError(
-      f'{name} is a section: set one of its keys ("jaxrl keys {path}" prints '
-      'them)'
+      f'{name} is a section: set one of its keys ("{program()} keys {path}" '
+      'prints them)'
     )
   return annotation
+
+
+def flag_hint(word: str) -> str:
+  """Returns ' Did you mean ...?' with the flag that changes a key, or ''.
+
+  Args:
+    word: a key, perhaps misspelt, or its last name alone.
+  """
+  path = word.removeprefix('config.')
+  known = [key for key, *_ in fields()]
+  try:
+    annotation_of(path, path)
+  except ValueError:
+    names = {key.rpartition('.')[2] for key in known}
+    if '.' not in path and ALIASES.get(path, path) not in names:
+      return ''
+    path = closest_path(path, known)
+  return f" Did you mean '--config.{path}'?" if path else ''
 
 
 def put(

@@ -10,10 +10,12 @@ from typing import Any
 import ml_collections
 
 from jaxrl_reason.config import changes as changes_lib
-from jaxrl_reason.names import closest
+from jaxrl_reason.names import closest, program
 
 # Folders of recipes in a clone.
 FOLDERS = ('configs', 'configs/studies')
+# Function of a file -> the command that calls it.
+READERS = {'get_config': 'run', 'get_study': 'study'}
 RETURN = 'return what config.default() returned'
 
 
@@ -49,14 +51,20 @@ def call(path: str, name: str, *args: Any) -> Any:
   if not pathlib.Path(path).is_file():
     raise ValueError(f'--config={path} does not exist{_similar(path)}')
   try:
-    function: Callable | None = runpy.run_path(path).get(name)
+    found = runpy.run_path(path)
+    function: Callable | None = found.get(name)
     if function is not None:
       return function(*args)
   except RecipeArgumentError:
     raise
   except Exception as e:  # a recipe may raise any exception
     raise ValueError(_place(e, path)) from e
-  raise ValueError(f'{path} has no function {name}()')
+  others = [other for other in READERS if other in found]
+  why = ''.join(
+    f', but {other}(): {program()} {READERS[other]} --config={path} reads it'
+    for other in others
+  )
+  raise ValueError(f'{path} has no function {name}(){why}')
 
 
 def _similar(path: str) -> str:

@@ -1,6 +1,7 @@
 """Defines the section of the rl stage."""
 
 import dataclasses
+import re
 from typing import Annotated
 
 from jaxrl_reason import losses
@@ -43,6 +44,15 @@ from jaxrl_reason.ranges import (
   Range,
   Share,
 )
+
+# The setting at the start of an error message of `losses.resolve`.
+SETTING = re.compile(r'^losses: (\w+)=')
+
+
+def _key_of(setting: re.Match[str]) -> str:
+  """Returns the key of a setting, for an error message."""
+  is_name = setting[1] == 'name'
+  return 'rl.algorithm=' if is_name else f'rl.loss.{setting[1]}='
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +180,7 @@ class RL(Training):
   # path='host': pieces of a batch: one is verified while the next is sampled.
   parts: Count = 2
   workers: Count = 2  # path='host': verifier processes
-  # path='host': limit for one verification, wall clock.
+  # path='host': limit for one verification, seconds of wall clock.
   timeout_s: Positive = 5.0
   # path='host': largest share of invalid rewards (exceptions and timeouts) in
   # log_every steps. Above it the run stops; 1: never.
@@ -256,6 +266,13 @@ class RL(Training):
     """
     changes = {k: v for k, v in self.loss.to_dict().items() if v is not None}
     settings = {'name': self.algorithm, **changes}
+    try:
+      return self._resolved(settings, completion_len)
+    except ValueError as e:
+      raise ValueError(SETTING.sub(_key_of, str(e))) from e
+
+  def _resolved(self, settings: dict, completion_len: int) -> losses.Objective:
+    """Returns the objective of settings, with those that the run decides."""
     resolved = losses.resolve(settings)
     aggregation = resolved.aggregation
     if 'part_weights' in resolved.part_keys and not resolved['part_weights']:

@@ -36,6 +36,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
+from jaxrl_reason import names
 from jaxrl_reason.data import hub
 from jaxrl_reason.data.row_fields import MARKS, guessed, inside, text_of
 from jaxrl_reason.data.row_index import BadRow, Index, key_of, opened, rows
@@ -70,7 +71,10 @@ def paths_of(source: epath.PathLike) -> dict[str, list[epath.Path]]:
       raise ValueError(f'data.dir={source}: a file is .{" or .".join(KINDS)}')
     return {'train': [source], 'test': []}
   if not source.is_dir():
-    raise FileNotFoundError(f'data.dir={source} is no file and no folder')
+    hint = names.hub_hint(str(source))
+    raise FileNotFoundError(
+      f'data.dir={source} is no file and no folder{hint and f".{hint}"}'
+    )
   here = sorted(source.iterdir())
 
   def of(split):

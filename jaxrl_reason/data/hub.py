@@ -25,7 +25,7 @@ from jaxrl_reason import names
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.names import install
 
-PREFIX = 'hf:'
+PREFIX = names.HUB
 NAME = re.compile(r'hf:([\w.-]+/[\w.-]+?)(?::([\w.-]+))?(?:@([\w./-]+))?')
 SUFFIXES = ('.parquet', '.jsonl')
 CONVERTED = 'refs/convert/parquet'

@@ -28,7 +28,7 @@ from jaxrl_reason.data import hub, pipeline
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.evals import published
 from jaxrl_reason.hosts import reading
-from jaxrl_reason.names import nearest
+from jaxrl_reason.names import hub_hint, nearest
 from jaxrl_reason.verifiers import tasks
 
 TASK, RUN = 'task:', 'run:'
@@ -259,7 +259,8 @@ def _file(name: str, options: dict[str, str]) -> Suite:
     named = (problems_lib.GSM8K, *published.SUITES)
     raise ValueError(
       f'no file (.{" or .".join(files.KINDS)}) of that name.'
-      f'{nearest(name, named)} Or choose {", ".join(named)}, task:NAME, '
+      f'{hub_hint(name) or nearest(name, named)} Or choose '
+      f'{", ".join(named)}, task:NAME, '
       'run:heldout, run:harder, hf:owner/name'
     )
   _done(options, ', '.join(known))

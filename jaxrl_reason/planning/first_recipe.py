@@ -26,7 +26,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason.checkpoints import pretrained
 from jaxrl_reason.data import chat, example_files, hub, pipeline, row_fields
 from jaxrl_reason.data import problems as problems_lib
-from jaxrl_reason.names import nearest
+from jaxrl_reason.names import hub_hint, nearest
 from jaxrl_reason.planning import planner, trials
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.process import chips
@@ -178,7 +178,8 @@ def _data(draft: Draft, o: Options, say) -> None:
     known = (problems_lib.GSM8K, *tasks.TASKS, *tasks.GAMES)
     raise ValueError(
       f'--data={o.data} is no file, no folder and no task.'
-      f'{nearest(o.data, known)} A data set on the Hub is hf:owner/name'
+      f'{hub_hint(o.data) or nearest(o.data, known)} A data set on the Hub is '
+      'hf:owner/name'
     )
   draft.set('data', name=example_files.NAME, dir=o.data)
   fields = _fields(o.data)

@@ -48,6 +48,7 @@ class Planner:
   ):
     self.config, self.model, self.say = config, model, say
     self.only, self.by_depth = tuple(only), by_depth
+    abstract.zoo_name(config, model)  # refuses an unknown name
     self.devices = described.devices(topology, slices)
     self.topology = topology
     self.code = True  # compiles programs to the end, not only to the buffers

@@ -80,6 +80,8 @@ def prepare(
   config_checks.check(run, sharding.row_shards(mesh))
   if run.model_dir:
     other_run.refuse_as_model(run.model_dir)
+    with hosts.zero_first():
+      pretrained.look(run.model_dir, workdir)
   problems = problems_lib.load(run.data, run.seed)
   rules.refuse(data_checks.heldout_rules, run.data)
   with hosts.zero_first():

@@ -76,10 +76,18 @@ def load(name: str):
     for part in attribute.split('.'):
       target = getattr(target, part)
   except (ImportError, AttributeError, OSError) as e:
-    raise RewardError(f'reward {name!r}: {type(e).__name__}: {e}') from e
+    near = _near(e) if isinstance(e, AttributeError) else ''
+    why = f'{type(e).__name__}: {e}{near and f".{near}"}'
+    raise RewardError(f'reward {name!r}: {why}') from e
   if not callable(target):
     raise RewardError(f'reward {name!r} is not a function but {target!r:.80}')
   return target
+
+
+def _near(error: AttributeError) -> str:
+  """Returns ' Did you mean ...?' with a public name of the module, or ''."""
+  known = [name for name in dir(error.obj) if not name.startswith('_')]
+  return nearest(error.name, known)
 
 
 def load_file(path: str):

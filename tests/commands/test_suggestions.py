@@ -1,12 +1,14 @@
 """Errors for unknown names suggest the nearest name."""
 
 import re
+import sys
 
 import pytest
 from paths import ROOT
 
 from jaxrl_reason import __main__, names
 from jaxrl_reason.checkpoints import pretrained
+from jaxrl_reason.data import problems
 
 RECIPE = f'--config={ROOT}/configs/arithmetic_tiny.py'
 RUN = ['run', RECIPE, '--workdir=w']
@@ -31,6 +33,13 @@ MEANT = [
   ([*RUN, '--config.reward=math'], 'rl.rewards.answer.reward'),
   ([*RUN, '--config.rl.reward=math'], 'rl.rewards.answer.reward'),
   ([*RUN, '--config.rl.loss.preset=dapo'], 'rl.algorithm'),
+  ([*RUN, '--rl.samples=3'], '--config.rl.samples'),
+  ([*RUN, '--rl.smaples=3'], '--config.rl.samples'),
+  ([*RUN, '--rl.rewards.answer.weight=3'], '--config.rl.rewards.answer.weight'),
+  ([*RUN, 'rl.samples=3'], '--config.rl.samples'),
+  ([*RUN, 'config.rl.lr=3'], '--config.rl.optimizer.lr'),
+  ([*PLAN, '--samples=3', '--topology=v5e:2x4'], '--config.rl.samples'),
+  ([*RUN, '--workdri=w'], '--workdir'),
   # Names.
   ([*RUN, '--config.data.name=arithmetics'], 'arithmetic'),
   ([*RUN, '--config.data.name=GSM8K'], 'gsm8k'),
@@ -67,6 +76,12 @@ MEANT = [
   (['run', f'--config={ROOT}/configs/grpo_gsm8k.py:qwen3-1p7b', '--workdir=w'],
    'qwen3_1p7b'),
   ([*EVALUATE, '--model=hf:a/b', '--suite=task:arithmetics'], 'arithmetic'),
+  ([*EVALUATE, '--model=hf:a/b', '--suite=openai/gsm8k'], 'hf:openai/gsm8k'),
+  ([*RUN, '--config.data.name=files', '--config.data.dir=openai/gsm8k'],
+   'hf:openai/gsm8k'),
+  (['start', '--data=openai/gsm8k'], 'hf:openai/gsm8k'),
+  ([*RUN, '--config.track=wandbb'], 'wandb'),
+  (['grade', '--file=x.jsonl', '--reward=x.py:rewrd'], 'reward'),
   (['convert', '--from=Qwen/Qwen3-1.7B', '--to=w'], 'hf:Qwen/Qwen3-1.7B'),
   # Machines and models of plans.
   (['start', '--data=arithmetic', '--on=v5f-8'], 'v5p-8'),
@@ -83,19 +98,74 @@ MEANT = [
 ]  # fmt: skip
 
 
+def error(words, capsys) -> str:
+  """Returns the last line of a command, which must fail."""
+  with pytest.raises(SystemExit, match='1'):
+    __main__.main(words)
+  line = capsys.readouterr().err.strip().splitlines()[-1]
+  assert line.startswith('error: ')
+  return line
+
+
 @pytest.mark.parametrize('words, name', MEANT, ids=lambda x: x[-1][-30:])
 def test_the_nearest_name_is_suggested(
   words, name, monkeypatch, capsys, tmp_path
 ):
   (tmp_path / 'configs').symlink_to(ROOT / 'configs')
   (tmp_path / 'x.jsonl').write_text('{"completion": "1", "answer": "1"}\n')
+  (tmp_path / 'x.py').write_text('def reward(completion, example): return 1\n')
   monkeypatch.chdir(tmp_path)
-  with pytest.raises(SystemExit, match='1'):
-    __main__.main(words)
-  line = capsys.readouterr().err.strip().splitlines()[-1]
-  assert line.startswith('error: ')
+  line = error(words, capsys)
   found = re.search(r"Did you mean '([^']*)'", line)
   assert found and found[1] == name and '?;' not in line, line
+
+
+@pytest.mark.parametrize(
+  'words',
+  [
+    [*EVALUATE, '--model=runs/nix', '--suite=gsm8k'],
+    [*EVALUATE, '--model=here/nix', '--suite=gsm8k'],
+    ['convert', '--from=./nix', '--to=w'],
+    ['start', '--data=data/nix.jsonl'],
+  ],
+)
+def test_a_path_is_no_name_on_the_hub(words, monkeypatch, capsys, tmp_path):
+  (tmp_path / 'here').mkdir()
+  monkeypatch.chdir(tmp_path)
+  assert 'Did you mean' not in error(words, capsys)
+
+
+# Words of a command line -> a part of the error.
+NAMED = [
+  ([*RUN, '--config.rl.algorithm=GRPO'], "error: rl.algorithm='GRPO' is no"),
+  ([*RUN, '--config.rl.loss.policy=x'], "error: rl.loss.policy='x' is no"),
+  (['study', RECIPE, '--out=w'], f'but get_config(): jaxrl run {RECIPE} reads'),
+  (
+    ['run', f'--config={ROOT}/configs/studies/tokens.py', '--workdir=w'],
+    'but get_study(): jaxrl study --config=',
+  ),
+  (
+    ['run', f'--config={ROOT}/configs/grpo_gsm8k.py', '--workdir=w',
+     '--config.model_dir=runs/nix'],
+    "model 'runs/nix' is no folder",
+  ),
+  ([*PLAN, '--topology=v5e:2x4', '--model=nix'], "no shape is known for 'nix'"),
+  ([*RUN, '--config.rl=3'], 'jaxrl keys rl" prints them'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('words, part', NAMED, ids=lambda x: x[-1][-30:])
+def test_the_error_names_key_and_command(
+  words, part, monkeypatch, capsys, tmp_path
+):
+  def download(*args):
+    raise AssertionError('the data is read before the model is found')
+
+  monkeypatch.setattr(problems, 'load', download)
+  monkeypatch.delenv('JAXRL_PROGRAM', raising=False)
+  monkeypatch.setitem(sys.modules, 'libtpu', None)  # not installed
+  monkeypatch.chdir(tmp_path)
+  assert part in error(words, capsys)
 
 
 def test_the_nearest_model_size_is_suggested():

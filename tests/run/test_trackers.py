@@ -110,7 +110,7 @@ def test_a_failed_tracker_receives_nothing_more(caplog):
 def test_an_unknown_tracker_is_named(track):
   c = tiny_recipe.get_config()
   c.track = track
-  with pytest.raises(ValueError, match='is not one of wandb, mlflow, trackio'):
+  with pytest.raises(ValueError, match='choose one of wandb, mlflow, trackio'):
     config_checks.check(c, 1)
 
 

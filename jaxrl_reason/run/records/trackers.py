@@ -15,7 +15,7 @@ from absl import logging
 from etils import epath
 
 from jaxrl_reason.checkpoints import files
-from jaxrl_reason.names import install
+from jaxrl_reason.names import choice, install
 from jaxrl_reason.reports import metrics_file
 
 PROJECT = 'jaxrl_reason'
@@ -146,9 +146,7 @@ def names(track: str) -> list[str]:
   found = [name.strip() for name in track.split(',') if name.strip()]
   for name in found:
     if name not in TRACKERS:
-      raise ValueError(
-        f'track={track!r}: {name!r} is not one of {", ".join(TRACKERS)}'
-      )
+      raise ValueError(choice('track', name, TRACKERS))
   return found
 
 
