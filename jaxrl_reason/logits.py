@@ -1,8 +1,8 @@
-"""The sampling distribution of tokens: bias, penalties, temperature, filters.
+"""The distribution of tokens: grammar, bias, penalties, temperature, filters.
 
 All settings are traced arrays, so changing one never recompiles. A run without
-filters, penalties or bias has none in its program (`Sampling.fixed`). Sampler
-and trainer use the same functions for the distribution and its
+filters, penalties, bias or grammar has none in its program (`Sampling.fixed`).
+Sampler and trainer use the same functions for the distribution and its
 log-probabilities, so the two agree for all settings: to 1e-5 in float32, and
 bit by bit with the sums of `models.parts.exact_layers`.
 """
@@ -19,6 +19,7 @@ from flax import struct
 # Log-weight of a token that a filter excludes; finite, so that gradients of a
 # filtered distribution stay finite.
 OUT = -1e30
+REFUSED = -1  # in `Automaton.after`: the state does not allow the token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,17 +90,42 @@ class Penalties:
 
 
 @struct.dataclass
-class Seen:
-  """Counts of the tokens before those that are drawn, which penalties read.
-  The arrays broadcast against logits [...,V].
+class Automaton:
+  """K states over n tokens; a completion begins in state 0.
 
   Attributes:
-    prompt: bool, the prompt has the token.
-    counts: i32 or f32, times that the completion so far has the token.
+    after: i32 [K,n], the state after a token, or REFUSED. Later tokens of the
+      vocabulary are refused.
+    ended: bool [K], the completion ends when it reaches the state.
   """
 
-  prompt: jax.Array
-  counts: jax.Array
+  after: jax.Array
+  ended: jax.Array
+
+  def refused(self, state: jax.Array, vocab: int) -> jax.Array:
+    """Marks the tokens that states [...] refuse, bool [...,V]."""
+    room = (0, 0), (0, vocab - self.after.shape[1])
+    return jnp.pad(self.after == REFUSED, room, constant_values=True)[state]
+
+  def next(self, state: jax.Array, token: jax.Array) -> jax.Array:
+    """Returns the states [...] after tokens [...]."""
+    return jnp.maximum(self.after[state, jnp.maximum(token, 0)], 0)
+
+
+@struct.dataclass
+class Seen:
+  """The earlier tokens of rows, as far as the next token's distribution depends
+  on them. Each is None if unused.
+
+  Attributes:
+    prompt: bool [...,V] or broadcast, the prompt has the token; for penalties.
+    counts: i32 or f32 [...,V], times that the completion so far has the token.
+    state: i32 [...], of `Sampling.automaton`.
+  """
+
+  prompt: jax.Array | None = None
+  counts: jax.Array | None = None
+  state: jax.Array | None = None
 
 
 @struct.dataclass
@@ -109,6 +135,7 @@ class Sampling:
   Attributes:
     temperature: f32 [N] or [], > 0; 0 means greedy.
     filters, penalties: None: the program has none.
+    automaton: of the tokens that are allowed; None: all are.
     bias: f32 [n], added to the logits of the first n tokens, before penalties
       (`logit_bias` of OpenAI's API and vLLM); None: the program has none.
     by_problem: f32 [M], temperatures of problems by their numbers, which
@@ -118,6 +145,7 @@ class Sampling:
   temperature: jax.Array
   filters: Filters | None = None
   penalties: Penalties | None = None
+  automaton: Automaton | None = None
   bias: jax.Array | None = None
   by_problem: jax.Array | None = None
 
@@ -151,12 +179,13 @@ class Sampling:
     presence_penalty=0.0,
     frequency_penalty=0.0,
     logit_bias: jax.Array | None = None,
+    automaton: Automaton | None = None,
   ) -> 'Sampling':
     """Makes settings for a program whose filters and penalties never change:
     neutral ones are left out of the program.
     """
     given = top_k, top_p, min_p
-    made = cls.make(temperature, *given)
+    made = cls.make(temperature, *given).replace(automaton=automaton)
     if logit_bias is not None:
       made = made.replace(bias=jnp.asarray(logit_bias, jnp.float32))
     if given == (0, 1, 0):
@@ -255,20 +284,34 @@ def shaped(
   Args:
     logits: f32 [..., V].
     s: settings; temperature broadcasts against logits[..., 0].
-    taken: int [...], tokens that are kept although a filter excludes them. A
-      policy that was updated after sampling may have moved a token out of its
-      nucleus; its log-probability must stay finite.
-    seen: earlier tokens, which penalties read.
+    taken: int [...], tokens that are kept although a filter or the automaton
+      excludes them. A policy that was updated after sampling may have moved a
+      token out of its nucleus; its log-probability must stay finite.
+    seen: earlier tokens, which penalties and the automaton read.
 
   Raises:
-    ValueError: the earlier tokens are not counted where the caller generates or
-      scores, and there are penalties.
+    ValueError: the earlier tokens are not known where the caller generates or
+      scores, and there are penalties or an automaton.
   """
+  seen = seen or Seen()
+  vocab = logits.shape[-1]
+
+  def without(out):
+    if taken is not None:
+      out &= jnp.arange(vocab) != taken[..., None]
+    return jnp.where(out, OUT, logits)
+
+  if s.automaton is not None:
+    if seen.state is None:
+      raise ValueError(
+        'a grammar needs the earlier tokens of a row, which are followed in '
+        'single completions, not in episodes'
+      )
+    logits = without(s.automaton.refused(seen.state, vocab))
   if s.bias is not None:
-    room = logits.shape[-1] - len(s.bias)
-    logits = logits + jnp.pad(s.bias, (0, room))
+    logits = logits + jnp.pad(s.bias, (0, vocab - len(s.bias)))
   if s.penalties is not None:
-    if seen is None:
+    if seen.counts is None:
       raise ValueError(
         'penalties for repeated tokens need the earlier tokens of a row, which '
         'are counted in single completions, not in episodes or packed rows'
@@ -279,10 +322,8 @@ def shaped(
   if s.filters is None:
     return logits
   floor = _floor(logits, s.filters, sums or SUMS)
-  out = logits < floor[..., None]  # false for NaN, which must not be hidden
-  if taken is not None:
-    out &= jnp.arange(logits.shape[-1]) != taken[..., None]
-  return jnp.where(out, OUT, logits)
+  # False for NaN, which must not be hidden.
+  return without(logits < floor[..., None])
 
 
 def token_logp(

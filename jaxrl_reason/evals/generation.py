@@ -139,14 +139,13 @@ class Generator:
         tokens,
         valid,
         jax.random.key(self.seed),
-        self._sampling,
+        self._sampling.replace(automaton=follow),
         self._stop,
         n_samples=self.n_samples,
         max_new=self.max_new,
         row_ids=row_ids,
         on_token=self.on_token,
         forcing=self._forcing,
-        automaton=follow,
       )
 
     of = jax.ShapeDtypeStruct
@@ -329,7 +328,7 @@ def run(a: argparse.Namespace) -> str:
   forcing.refuse_alone(*(getattr(a, name) for name in FORCED))
   _refuse_together(a)
   command.input_files({'--file': a.file, '--json_schema': a.json_schema})
-  expression = _expression(a)
+  expression = automaton.expression_of(a.regex, a.json_schema or '', '--')
   g = load(
     a.model,
     a.dtype or None,
@@ -371,21 +370,6 @@ def _refuse_together(a: argparse.Namespace) -> None:
     raise ValueError(f'{" and ".join(given)} cannot be combined')
   if a.stop and not all(a.stop):
     raise ValueError('--stop= is empty: name the text that ends a completion')
-
-
-def _expression(a: argparse.Namespace) -> str:
-  """Returns the regular expression of completions; '': none.
-
-  Raises:
-    ValueError: the expression or the schema is wrong.
-  """
-  found = a.regex
-  if a.json_schema is not None:
-    schema = pathlib.Path(a.json_schema).read_text('utf-8')
-    found = automaton.of_schema(schema)
-  if found:
-    automaton.check(found)
-  return found
 
 
 def _refuse_without_effect(a: argparse.Namespace) -> None:

@@ -139,22 +139,39 @@ def shaping(
   del chunk
   t, sums = rows.tokens.shape, model.sums
   temperature = jnp.reshape(rows.temperature, (-1, 1))  # [N,1] or [1,1]
-  temperature = jnp.broadcast_to(temperature, t)
-
-  def shape(logits, targets, temperature, *column):
-    of = sampling.replace(temperature=temperature)
-    seen = None
-    if column:
-      seen = _seen(rows, start, *column, targets, logits.shape[-1])
-    return logits_lib.shaped(logits, of, targets, sums, seen)
-
+  read = {'temperature': jnp.broadcast_to(temperature, t)}
   whole = packed is None or isinstance(packed, shared.Layout)
-  if sampling.penalties is None or not whole:  # `shaped` refuses the latter
-    return shape, (temperature,)
-  return shape, (temperature, jnp.broadcast_to(jnp.arange(t[1]), t))
+  if sampling.penalties is not None and whole:  # `shaped` refuses packed rows
+    read['column'] = jnp.broadcast_to(jnp.arange(t[1]), t)
+  if sampling.automaton is not None:
+    read['state'] = _states(rows, start, sampling.automaton)
+
+  def shape(logits, targets, *columns):
+    of = dict(zip(read, columns))
+    seen = logits_lib.Seen(state=of.get('state'))
+    if 'column' in of:
+      given = rows, start, of['column'], targets, logits.shape[-1]
+      seen = _counted(seen, *given)
+    how = sampling.replace(temperature=of['temperature'])
+    return logits_lib.shaped(logits, how, targets, sums, seen)
+
+  return shape, tuple(read.values())
 
 
-def _seen(rows: Rows, start: int, column, targets, vocab: int):
+def _states(rows: Rows, start: int, automaton) -> jax.Array:
+  """Returns the state [N,T] before each token of a completion, which begins at
+  column `start`.
+  """
+  tokens = rows.tokens[:, start:]
+
+  def step(state, token):
+    return automaton.next(state, token), state
+
+  _, states = jax.lax.scan(step, jnp.zeros_like(tokens[:, 0]), tokens.T)
+  return _widened(states.T, start, 0)
+
+
+def _counted(seen, rows: Rows, start: int, column, targets, vocab: int):
   """Counts the tokens before each of c adjacent columns, as [N,1 or c,V].
 
   Args:
@@ -171,7 +188,8 @@ def _seen(rows: Rows, start: int, column, targets, vocab: int):
   earlier = jnp.tril(jnp.ones((c, c), jnp.float32), -1)
   inside = jax.nn.one_hot(targets, vocab)  # [N,c,V]
   inside = jnp.einsum('ij,njv->niv', earlier, inside)
-  return logits_lib.Seen(prompt[:, None], before[:, None] + inside)
+  counts = before[:, None] + inside
+  return seen.replace(prompt=prompt[:, None], counts=counts)
 
 
 def forward(

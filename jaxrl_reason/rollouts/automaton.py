@@ -1,40 +1,17 @@
 """Automata over tokens: completions that end with a text, or that match a
-regular expression or a JSON schema. For `generate` only: a completion is
-sampled from the tokens that a state allows, and never trained on.
+regular expression or a JSON schema. A completion is sampled from the tokens
+that its state allows, and the trainer follows the same states
+(`logits.Sampling.automaton`).
 """
 
+import pathlib
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
-from jaxrl_reason.logits import OUT
+from jaxrl_reason.logits import REFUSED, Automaton
 from jaxrl_reason.names import install
-
-REFUSED = -1  # in `Automaton.after`: the state does not allow the token
-
-
-@struct.dataclass
-class Automaton:
-  """K states over V tokens; a completion begins in state 0.
-
-  Attributes:
-    after: i32 [K,V], the state after a token, or REFUSED.
-    ended: bool [K], the completion ends when it reaches the state.
-  """
-
-  after: jax.Array
-  ended: jax.Array
-
-  def allowed(self, logits: jax.Array, state: jax.Array) -> jax.Array:
-    """Excludes the tokens that states [S] refuse from logits [S,V]."""
-    return jnp.where(self.after[state] == REFUSED, OUT, logits)
-
-  def next(self, state: jax.Array, token: jax.Array) -> jax.Array:
-    """Returns the states [S] after tokens [S]."""
-    return jnp.maximum(self.after[state, jnp.maximum(token, 0)], 0)
 
 
 def of_stops(texts: Sequence[str], tokens: Sequence[bytes], vocab: int):
@@ -108,13 +85,29 @@ def of_expression(
   return Automaton(jnp.asarray(after), jnp.zeros(len(states), bool))
 
 
-def check(expression: str) -> None:
-  """Refuses a regular expression that is wrong, before there are tokens.
+def expression_of(regex: str, json_schema: str, prefix: str) -> str:
+  """Returns the regular expression of completions; '': none.
+
+  Args:
+    regex: the expression itself; json_schema: file with a JSON schema.
+    prefix: of both names in errors.
 
   Raises:
-    ValueError: the expression is wrong, or the package is missing.
+    ValueError: both are given, one is wrong, or the package is missing.
+    OSError: the file cannot be read.
   """
-  _index(expression, {bytes([b]): [b] for b in range(256)}, 256)
+  if regex and json_schema:
+    raise ValueError(f'{prefix}regex and {prefix}json_schema: set one of them')
+  if not (regex or json_schema):
+    return ''
+  key = 'regex' if regex else f'json_schema={json_schema}'
+  try:
+    if json_schema:
+      regex = of_schema(pathlib.Path(json_schema).read_text('utf-8'))
+    _index(regex, {bytes([b]): [b] for b in range(256)}, 256)
+  except ValueError as error:
+    raise ValueError(f'{prefix}{key}: {error}') from error
+  return regex
 
 
 def _index(expression: str, ids: dict[bytes, list[int]], eos: int):

@@ -1,7 +1,7 @@
 """Draws the next tokens of rows, for all modes of generation.
 
 A `Past` has what a row's next token depends on besides its hidden state and its
-noise: forced words, the state of an automaton, the tokens so far.
+noise: forced words, and the tokens so far.
 """
 
 import dataclasses
@@ -15,7 +15,6 @@ from flax import struct
 from jaxrl_reason import logits as logits_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model
-from jaxrl_reason.rollouts.automaton import Automaton
 from jaxrl_reason.rollouts.forcing import Forcing
 
 NONE = -1  # no token sampled
@@ -28,13 +27,12 @@ class Past:
 
   Attributes:
     due: int [S], of `Draw.forcing`.
-    state: int [S], of `Draw.automaton`.
-    seen: the tokens of prompts [B,V] and of completions [S,V], for penalties.
+    seen: the tokens of prompts [B,V] and of completions [S,V], for penalties,
+      and states [S] of the automaton.
   """
 
   due: jax.Array | None = None
-  state: jax.Array | None = None
-  seen: logits_lib.Seen | None = None
+  seen: logits_lib.Seen = logits_lib.Seen()
 
 
 EMPTY = Past()
@@ -52,7 +50,6 @@ class Draw:
   policy_logp: bool = False
   entropy: bool = False
   forcing: Forcing | None = None
-  automaton: Automaton | None = None
   # i32 [], updates behind the weights, to record it of every token.
   version: jax.Array | None = None
   # i32 [N], tokens of each completion that its prompt has already; None: none.
@@ -71,30 +68,26 @@ class Draw:
     Args:
       hidden: [N,D]; prompts, valid: [B,P].
     """
-    n, seen = len(hidden), None
+    n, seen = len(hidden), logits_lib.Seen()
     if self.sampling.penalties is not None:
       unembed, weights = self.model.unembed, self.weights
       vocab = jax.eval_shape(unembed, weights, hidden).shape[-1]
-      seen = logits_lib.Seen(
-        sharding.rows(logits_lib.counts(prompts, valid, vocab) > 0),
-        sharding.rows(jnp.zeros((n, vocab), jnp.int32)),
+      seen = seen.replace(
+        prompt=sharding.rows(logits_lib.counts(prompts, valid, vocab) > 0),
+        counts=sharding.rows(jnp.zeros((n, vocab), jnp.int32)),
       )
-    return Past(
-      self.forcing and self.forcing.begin(n),
-      None if self.automaton is None else jnp.zeros(n, jnp.int32),
-      seen,
-    )
+    if self.sampling.automaton is not None:
+      seen = seen.replace(state=sharding.rows(jnp.zeros(n, jnp.int32)))
+    return Past(self.forcing and self.forcing.begin(n), seen)
 
   def __call__(
     self, hidden, row: Callable, t, past: Past = EMPTY
   ) -> dict[str, jax.Array]:
     """Samples the t-th tokens and their log-probs of rows [S] (int, or all)."""
     logits = self.model.unembed(self.weights, hidden)
-    if self.automaton is not None:
-      logits = self.automaton.allowed(logits, past.state)
     sampling = self.sampling.replace(temperature=row(self.sampling.temperature))
     sums, seen = self.model.sums, past.seen
-    if seen is not None:
+    if seen.prompt is not None:
       repeats = len(hidden) // len(seen.prompt)
       seen = seen.replace(prompt=jnp.repeat(seen.prompt, repeats, axis=0))
     shaped = logits_lib.shaped(logits, sampling, sums=sums, seen=seen)
@@ -125,14 +118,15 @@ class Draw:
     new, due = self(hidden, row, t, past), None
     if self.forcing is not None:
       new, due = self.forcing(new, past.due, t, self.ends(new['tokens']))
-    token, state, seen = new['tokens'], past.state, past.seen
+    token, seen = new['tokens'], past.seen
     ends = self.ends(token)
-    if self.automaton is not None:
-      state = jnp.where(over, state, self.automaton.next(state, token))
-      ends |= self.automaton.ended[state]
-    if seen is not None:
+    if (follow := self.sampling.automaton) is not None:
+      state = jnp.where(over, seen.state, follow.next(seen.state, token))
+      ends |= follow.ended[state]
+      seen = seen.replace(state=state)
+    if seen.counts is not None:
       seen = seen.replace(counts=_with(seen.counts, token, ~over))
-    return new, Past(due, state, seen), ends
+    return new, Past(due, seen), ends
 
   def ends(self, token: jax.Array) -> jax.Array:
     """Returns true for tokens [...] that are stop tokens."""
@@ -142,7 +136,7 @@ class Draw:
     """Replaces the Past of rows that begin (bool [S]) by that after their first
     tokens [S]. Only penalties may be used here.
     """
-    if past.seen is None:
+    if past.seen.counts is None:
       return past
     counts = jnp.where(begins[:, None], 0, past.seen.counts)
     counts = _with(counts, token, begins)

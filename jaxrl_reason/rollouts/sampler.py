@@ -33,7 +33,6 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model, Params, Rollout
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.parts import moe
-from jaxrl_reason.rollouts.automaton import Automaton
 from jaxrl_reason.rollouts.draw import BLANK, NONE, Draw, Past
 from jaxrl_reason.rollouts.forcing import Forcing
 
@@ -247,8 +246,8 @@ def to_rollout(draw: Draw, slots: Slots, g: int, version: jax.Array) -> Rollout:
   """
   drawn, routes = slots.out['tokens'] != NONE, slots.out.get('routes')
   ended = jnp.any(draw.ends(slots.out['tokens']), axis=1)
-  if draw.automaton is not None:
-    ended |= draw.automaton.ended[slots.past.state]
+  if (follow := draw.sampling.automaton) is not None:
+    ended |= follow.ended[slots.past.seen.state]
   if routes is not None:
     of_prompts = draw.model.sampled_routes(slots.cache)[0]
     routes = routes_of_rows(of_prompts, routes)
@@ -288,7 +287,6 @@ def generate(
   version: jax.Array | int = 0,
   on_token: Callable | None = None,
   forcing: Forcing | None = None,
-  automaton: Automaton | None = None,
 ) -> Rollout:
   """Samples n_samples completions of every prompt.
 
@@ -315,8 +313,8 @@ def generate(
     on_token: host function (t, tokens [N], done bool [N]), called in order
       with the t-th tokens while the program runs; `done` marks the rows that
       had ended before. On one device, and only with a slot for every row.
-    forcing: forced tokens; automaton: of the tokens that are allowed and where
-      a completion ends. Both only with a slot for every row.
+    forcing: forced tokens. Only with a slot for every row, as an automaton of
+      `sampling`.
 
   Returns:
     Rollout of B*G rows. The stop token is part of a completion; later tokens
@@ -324,12 +322,13 @@ def generate(
   """
   (b, _), g, c = prompts.shape, n_samples, max_new
   n_slots = min(slots or g, g)
-  alone = dict(on_token=on_token, forcing=forcing, automaton=automaton)
+  alone = dict(on_token=on_token, forcing=forcing)
+  alone |= dict(automaton=sampling.automaton)
   name = next((name for name, x in alone.items() if x is not None), None)
   if n_slots < g and name:
     raise ValueError(f'{name} needs a slot for every row, not {slots} of {g}')
   ids = jnp.arange(b * g) if row_ids is None else row_ids
-  told = policy_logp, entropy, forcing, automaton
+  told = policy_logp, entropy, forcing
   weights = model.decode_params(params)
   draw = Draw.make(model, weights, key, ids, sampling, stop, *told)
   loops = trips(c, segments, g, n_slots)

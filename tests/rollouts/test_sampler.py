@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl_reason import logits as logits_lib
 from jaxrl_reason.base import Rows
-from jaxrl_reason.logits import Sampling
+from jaxrl_reason.logits import Automaton, Sampling
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.rollouts import sampler
 
@@ -67,11 +67,21 @@ SETTINGS = {
   'all': {'temperature': 1.3, 'top_k': 8, 'top_p': 0.9, 'min_p': 0.02},
 }
 BIAS = np.where(np.arange(15) == 5, 1.5, 0)  # one token fewer than the model's
+# A random grammar of four states; every state allows the stop token, and no
+# state the last token of the model.
+EDGES = np.random.default_rng(0).integers(-6, 4, (4, 15)).clip(-1)
+EDGES[:, 1] = 2
+GRAMMAR = Automaton(jnp.asarray(EDGES, jnp.int32), jnp.zeros(4, bool))
 PENALTIES = {
   'repetition': {'repetition_penalty': 1.7},
   'encouraged': {'repetition_penalty': 0.6, 'frequency_penalty': -1.0},
   'both counts': {'presence_penalty': 0.9, 'frequency_penalty': 0.4},
   'bias': {'logit_bias': BIAS},
+  'grammar': {'automaton': GRAMMAR},
+  'grammar and more': {
+    'automaton': GRAMMAR, 'top_p': 0.8, 'temperature': 0.7,
+    'frequency_penalty': 0.7, 'logit_bias': BIAS,
+  },
   'and filters': {
     'temperature': 0.7, 'top_p': 0.9, 'repetition_penalty': 1.3,
     'presence_penalty': 0.5, 'frequency_penalty': 0.5, 'logit_bias': BIAS,
@@ -102,6 +112,28 @@ def test_log_probs_equal_the_trainers(tiny, generate, name, chunk):
   assert (
     float(jnp.abs(out.logp).max()) > 0.01
   )  # the distribution is not degenerate
+
+
+def test_a_grammar_renormalises_over_the_tokens_that_it_allows(tiny):
+  _, model, params = tiny
+  sampling = Sampling.fixed(automaton=GRAMMAR)
+  out = make(model)(params, jax.random.key(3), sampling, STOP)
+  tokens, valid, mask = whole(out)
+  logits = model.unembed(params, model.hidden(params, tokens, valid))
+  logits, tokens = np.asarray(logits, np.float64), np.asarray(tokens)
+  least = np.inf
+  for row, n in enumerate(np.asarray(mask.sum(1))):
+    state = 0
+    for t in range(P, P + n):
+      free = np.flatnonzero(EDGES[state] >= 0)
+      token, x = tokens[row, t], logits[row, t - 1]
+      assert token in free
+      want = x[token] - np.log(np.exp(x[free]).sum())
+      np.testing.assert_allclose(out.logp[row, t - P], want, atol=1e-5)
+      state, least = EDGES[state][token], min(least, len(free))
+  assert least < 14
+  with pytest.raises(ValueError, match='automaton needs a slot for every row'):
+    make(model, slots=2)(params, jax.random.key(3), sampling, STOP)
 
 
 def by_hand(logits, prompt, before, settings):

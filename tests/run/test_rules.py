@@ -30,6 +30,7 @@ SCHEDULE = {'by': 'step', 'at': [0, 5, 9], 'values': [1, 0, 1]}
 OF_LENGTH = SCHEDULE | {'by': 'mean_length'}
 OPD = {'rl.algorithm': 'opd', 'rl.teacher.weights': 'a_run'}
 PENALTY = {'rl.repetition_penalty': 1.2, 'rl.logprob_chunk': 8}
+GRAMMAR = {'rl.regex': '[0-9]+'}
 UNDER = OPD | {
   'rl.teacher.prompt': '{solution} {prompt}',
   'rl.teacher.prompt_len': 40,
@@ -1044,6 +1045,27 @@ EXAMPLES = [
     'rl.hints.learn=True and rl.repetition_penalty=1.2 cannot be combined',
   ),
   (PENALTY | OPD, "teacher.weights='.*' and rl.repetition_penalty=1.2 cannot"),
+  ({'rl.regex': '[0-9'}, r"rl.regex: '\[0-9': .*building NFA"),
+  (GRAMMAR | {'rl.json_schema': 'x'}, 'rl.regex and rl.json_schema: set one'),
+  (GRAMMAR | {'rl.algorithm': 'tbrm'}, 'compares the logits of all tokens'),
+  (
+    GRAMMAR | {'rl.turns.env': 'calculator'},
+    r"rl.turns.env='calculator' and rl.regex='\[0-9\]\+' cannot be combined",
+  ),
+  (
+    GRAMMAR | {'rl.chunks.tokens': 8, 'rl.chunks.carry': 2},
+    'rl.chunks.tokens=8 and rl.regex',
+  ),
+  (GRAMMAR | PROPOSE, "rl.propose='.' and rl.regex"),
+  (GRAMMAR | {'rl.slots': 2}, 'rl.slots=2 and rl.regex'),
+  (GRAMMAR | TREE, 'rl.tree.width=2 and rl.regex'),
+  (GRAMMAR | FLIGHT, 'rl.in_flight.batches=3 and rl.regex'),
+  (GRAMMAR | DEMOS, 'rl.demos=1 and rl.regex'),
+  (
+    GRAMMAR | HINTS | {'rl.hints.learn': True, 'rl.loss.offpolicy': 'sft'},
+    'rl.hints.learn=True and rl.regex',
+  ),
+  (GRAMMAR | OPD, "teacher.weights='.*' and rl.regex"),
   ({'rl.temperature_control.entropy': 0.3, 'rl.algorithm': 'tbrm'}, 'no entr'),
   (
     {'rl.temperature_control.entropy': 0.3, 'rl.temperature': 3.0},

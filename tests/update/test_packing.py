@@ -11,7 +11,7 @@ from small import small_model
 
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Batch, Rows
-from jaxrl_reason.logits import Sampling
+from jaxrl_reason.logits import Automaton, Sampling
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.run.rl import programs
 from jaxrl_reason.update import packing, scoring
@@ -211,6 +211,26 @@ def test_packed_scores_with_chunks_temperatures_and_routes(batch):
   for got, want in zip(of(packed=packed, chunk=5), of()):
     got, want = (jnp.where(wanted, x, 0) for x in (got, want))
     np.testing.assert_allclose(got, want, rtol=2e-4, atol=1e-5)
+
+
+def test_a_grammar_has_the_same_states_in_packed_rows(batch):
+  model, params = L.MODEL, L.model_and_params()[1]
+  vocab = params['embed'].shape[0]
+  edges = np.random.default_rng(0).integers(-4, 5, (5, vocab)).clip(-1)
+  grammar = Automaton(jnp.asarray(edges, jnp.int32), jnp.zeros(5, bool))
+  sampling = Sampling.fixed(automaton=grammar)
+  which, options = PACKING.options(batch)
+  _, packed = options[int(which)](None)
+
+  def of(sampling, **changes):
+    given = model, params, batch, sampling
+    logp = logprobs.score(*given, start=L.P, **changes)[0]
+    return jnp.where(batch.mask, logp, 0)
+
+  want = of(sampling)
+  got = of(sampling, packed=packed, chunk=5)
+  np.testing.assert_allclose(got, want, rtol=2e-4, atol=1e-5)
+  assert float(jnp.abs(want - of(NEUTRAL)).max()) > 0.1
 
 
 @pytest.mark.parametrize('how', [None, PACKING, LENGTHS])

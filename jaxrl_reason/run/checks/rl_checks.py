@@ -5,6 +5,7 @@ from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.rollouts import in_flight
 from jaxrl_reason.run.checks import (
   advantage_checks,
+  distribution_checks,
   off_policy_checks,
   teacher_checks,
 )
@@ -37,7 +38,7 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
     rules.refuse(table, c, objective)
   for table in (old_logp_rules, temperature_rules, region_rules):
     rules.refuse(table, c, needs)
-  rules.refuse(penalty_rules, c, needs, chunks.of(c, d) is not None)
+  distribution_checks.check(c, d, needs)
   rules.refuse(reference_rules, c, objective, adapted)
   teacher_checks.check(c, needs)
   if chunks.of(c, d) is None:  # chunks have rows of their own
@@ -201,40 +202,6 @@ def role_rules(c: RL, objective: losses.Objective) -> rules.Rows:
       f'rl.role_decay={c.role_decay}: rl.loss.advantage={s["advantage"]!r} '
       'subtracts a baseline of the group as well; set it to reinforce, or with '
       "rl.turns.env='chain' to segments and rl.loss.segment_baseline to none",
-    ),
-  )
-
-
-def penalty_rules(c: RL, needs: frozenset[str], chunked: bool) -> rules.Rows:
-  """Refuses penalties where the update cannot count a row's earlier tokens."""
-  neutral = {'repetition': 1, 'presence': 0, 'frequency': 0}
-  keys = {f'{name}_penalty': x for name, x in neutral.items()}
-  key = next((key for key, x in keys.items() if c[key] != x), None)
-  if key is None:
-    return ()
-  packed = not chunked and isinstance(packing.choose(c, 1), packing.Packing)
-  name = f'rl.{key}={c[key]}'
-  return (
-    (
-      'full_logits' in needs,
-      f'{name}: rl.algorithm={c.algorithm!r} reads whole logits, and the '
-      f'counts of earlier tokens would be as large; set it to {keys[key]}',
-    ),
-    (
-      not c.logprob_chunk,
-      f'{name} counts the earlier tokens of every column: with '
-      'rl.logprob_chunk=0 all counts would be held at once; set it to the '
-      'columns that may be held, such as 64',
-    ),
-    *rules.apart(
-      f' and {name} cannot be combined: penalties read the earlier tokens of a '
-      'single completion in a row of its own; set one of them to its default',
-      rl__turns__env=c.turns.env,
-      rl__chunks__tokens=chunked and c.chunks.tokens,
-      rl__padding=packed and c.padding,
-      rl__hints__learn=c.hints.learn,
-      rl__teacher__weights=needs & teacher_checks.OF_TEACHER
-      and c.teacher.weights,
     ),
   )
 

@@ -6,6 +6,7 @@ from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.data import step_labels, token_bias
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rollouts import automaton
 from jaxrl_reason.rollouts.fused import Generation
 from jaxrl_reason.rollouts.tree import Tree
 from jaxrl_reason.run.rl import chunk_settings as chunks
@@ -54,8 +55,13 @@ def sampling_of(c: RL, tokenizer) -> Sampling:
   """Returns the traced settings of generation.
 
   Raises:
-    ValueError: names the bias that is wrong.
+    ValueError: names the bias that is wrong; no token continues the grammar.
   """
+  expression, grammar = automaton.expression_of(*grammar_of(c)), None
+  if expression:
+    vocab, eos = tokenizer.vocab_size, tokenizer.eos_ids
+    given = expression, tokenizer.token_bytes(), vocab, eos
+    grammar = automaton.of_expression(*given)
   return Sampling.fixed(
     c.temperature,
     c.top_k,
@@ -65,7 +71,13 @@ def sampling_of(c: RL, tokenizer) -> Sampling:
     c.presence_penalty,
     c.frequency_penalty,
     token_bias.make(c.logit_bias, tokenizer, 'rl.logit_bias'),
+    grammar,
   )
+
+
+def grammar_of(c: RL) -> tuple[str, str, str]:
+  """Returns the arguments of `automaton.expression_of`."""
+  return c.regex, c.json_schema, 'rl.'
 
 
 def _places(key: str, places: tuple, most: int, limit: str) -> rules.Rows:
