@@ -272,7 +272,8 @@ class VerdictText(Record):
   """
 
   # Text between the completion and the verdict. For rewards it may contain
-  # {answer}. A reward part with `kwargs.ask` uses that text in place of this.
+  # {answer}. A reward part with `kwargs.ask` uses that text in place of this,
+  # which may also contain {criterion}, {other} and {thought}.
   ask: str = '\nIs the answer right? Reply with one word, yes or no: '
   yes: str = 'yes'  # text of one token
   no: str = 'no'  # text of one token

@@ -70,7 +70,13 @@ class Costs:
       flops += self.forward(rows, 0, learner.reward_model.model, t)
     for judge in judges:
       asks, passes = judge.verdicts, judge.passes(self.samples)
-      flops += passes * self.forward(rows, 1, asks.model, t + asks.columns)
+      one = self.forward(rows, 1, asks.model, t + asks.columns)
+      start, new = judge.thought
+      if new:
+        start += t
+        one += self.forward(rows, 1, asks.model, start)
+        one += rows * new * asks.model.flops_per_token(start + new / 2)
+      flops += passes * one
     return flops
 
   def parts(self, c: RL, hidden: float) -> float:

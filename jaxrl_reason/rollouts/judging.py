@@ -2,14 +2,17 @@
 
   prompt, completion, stop token | text | p(yes)
   prompt, completion, stop token | text | other completion, stop token | text
+  prompt, completion, stop token | text | thought, stop token | text
 
 The second row compares two completions of a problem. It is judged in both
 orders, since judges prefer a position (`verifiers.judges.pairwise`). With a
-rubric, each row is judged once for each item (`kernels.criteria`).
+rubric, each row is judged once for each item (`kernels.criteria`). The third
+row is that of a generative verifier (https://arxiv.org/abs/2408.15240): the
+model first samples a thought, greedily.
 
 **Injection.** Sampling ends at a stop token, so no completion contains one, and
-none can write what follows a stop token. In comparisons every completion ends
-with a stop token, also a truncated one.
+none can write what follows a stop token. In the last two rows every completion
+and every thought ends with a stop token, also a truncated one.
 """
 
 import dataclasses
@@ -22,11 +25,14 @@ import jax.numpy as jnp
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Rollout, Rows
+from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.kernels import asked, criteria
-from jaxrl_reason.rewards.kernels.asked import OTHER, Question
+from jaxrl_reason.rewards.kernels.asked import OTHER, THOUGHT, Question
+from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts.own_verdicts import Verdicts
 
 Piece = tuple[jax.Array, jax.Array]  # tokens i32 [N,W] and their number i32 [N]
+STOP = 'stop'  # after a completion that lacks it, if the question has places
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,17 +44,28 @@ class Judge:
     part: the first reward part with this question, which has its encoded texts.
     verdicts: computes the probability of yes after the question.
     ends: the stop tokens.
+    widths: see `widths`; for plans.
   """
 
   question: Question
   part: str
   verdicts: Verdicts
   ends: tuple[int, ...]
+  widths: tuple[int, ...] = ()
 
   @property
   def places(self) -> list[str]:
     """Returns the places between the texts of the question."""
     return asked.pieces(self.question.ask)[1]
+
+  @property
+  def thought(self) -> tuple[int, int]:
+    """Returns (columns of a question before the thought, tokens of it)."""
+    if THOUGHT not in self.places:
+      return 0, 0
+    # The stop token, and a text before each place.
+    start = 2 + 2 * self.places.index(THOUGHT)
+    return sum(self.widths[:start]), self.question.thought_len
 
   def passes(self, n_samples: int) -> int:
     """Counts the passes over the rows of a group of n_samples."""
@@ -95,16 +112,18 @@ class Judge:
   ) -> jax.Array:
     """Computes the marks of N completions by one text of the question."""
     asks = functools.partial(self._probability, params)
-    if OTHER not in self.places:
+    if not self.places:
       return by_parts(asks, encoded, {})
     n = rollout.valid.sum(axis=1)
     own = closed(rollout.tokens, n, self.ends)
-    stop = jnp.full((len(n), 1), self.ends[0]), own[1] - n
+    stop = {STOP: (jnp.full((len(n), 1), self.ends[0]), own[1] - n)}
+    if OTHER not in self.places:
+      return by_parts(asks, encoded, stop)
 
     def beats(ahead):
       """Computes the probability that a row beats the one `ahead` of it."""
       other = jax.tree.map(lambda x: rival(x, ahead, n_samples), own)
-      return by_parts(asks, encoded, {'stop': stop, OTHER: other})
+      return by_parts(asks, encoded, stop | {OTHER: other})
 
     ahead = offsets(n_samples, self.question.rivals)
     p = jax.lax.map(beats, jnp.array(ahead))
@@ -115,29 +134,59 @@ class Judge:
     self, params, rows: Rows, encoded: dict, sampled: dict[str, Piece]
   ) -> jax.Array:
     """Computes the probability of yes after rows and their questions."""
-    pieces = [sampled['stop']] if sampled else []
-    for i, place in enumerate(['', *self.places]):
-      pieces += [sampled[place]] if place else []
+    pieces = []
+    for i, place in enumerate([STOP, *self.places]):
+      if place == THOUGHT:
+        pieces.append(self._thought(params, rows, pieces))
+      elif place in sampled:
+        pieces.append(sampled[place])
       text = encoded[str(i)]
       pieces.append((text['tokens'], text['n_tokens']))
     tokens, n = joined(pieces)
     question = {'tokens': tokens, 'n_tokens': n}
     return self.verdicts.probability(params, rows, question)
 
+  def _thought(self, params, rows: Rows, pieces: list[Piece]) -> Piece:
+    """Continues rows and the first pieces of their questions greedily."""
+    tokens, n = joined(pieces)
+    there = jnp.arange(tokens.shape[1]) < n[:, None]
+    tokens = jnp.concatenate([rows.tokens, tokens], axis=1)
+    there = jnp.concatenate([rows.valid, there], axis=1)
+    order = jnp.argsort(there, axis=1, stable=True)  # the gaps first
+    tokens, there = (
+      jnp.take_along_axis(x, order, axis=1) for x in (tokens, there)
+    )
+    out = sampler.generate(
+      self.verdicts.model,
+      params,
+      tokens,
+      there,
+      jax.random.key(0),  # no noise: the temperature is 0
+      Sampling(jnp.float32(0)),
+      jnp.array(self.ends),
+      n_samples=1,
+      max_new=self.question.thought_len,
+    )
+    return closed(out.tokens, out.length, self.ends)
 
-def room(question: Question, tokenizer, max_new: int) -> int:
-  """Counts the columns of a question that differs between rows; 0 for others.
+
+def widths(question: Question, tokenizer, max_new: int) -> tuple[int, ...]:
+  """Counts the columns of the pieces of a question that differs between rows:
+  the stop token of the completion, if the question has places, a text, a place,
+  a text, ...; () for a question that is the same for all rows.
 
   Args:
     max_new: C.
   """
   if not asked.varies(question.ask):
-    return 0
+    return ()
   texts, places = asked.pieces(question.ask)
-  given = question, tokenizer, max_new
-  own = sum(asked.columns(text, *given) for text in texts)
-  stops = bool(places)
-  return own + stops + (max_new + 1) * len(places)
+  sizes = {OTHER: max_new + 1, THOUGHT: question.thought_len + 1}
+  out = [1] if places else []
+  for place, text in zip(['', *places], texts):
+    out += [sizes[place]] if place else []
+    out.append(asked.columns(text, question, tokenizer, max_new))
+  return tuple(out)
 
 
 def joined(pieces: list[Piece]) -> Piece:

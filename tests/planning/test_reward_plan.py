@@ -87,6 +87,22 @@ def test_comparisons_are_counted_in_both_orders(alone):
   assert found == pytest.approx(4 * one, rel=1e-6)
 
 
+def test_a_thought_of_a_judge_is_counted(alone):
+  """A prefill, a loop over 5 tokens, and a pass over rows with the thought."""
+  own = dict(rl__algorithm='reinforce', rl__verdict__yes='+')
+  own |= dict(rl__verdict__no='-')
+  asks = dict(ask='=={thought}=', thought_len=5)
+  own['rl__rewards'] = {'judge': {'reward': 'verdict', 'kwargs': asks}}
+  small, start = tiny_shape(), 20 + 17 + 1 + 2
+  head = 64 * 8 * 2 * small.vocab * small.width
+  one = body(small, start) + body(small, start + 5 + 1 + 1 + 1) + 2 * head
+  # A token after `seen` others costs as much as one of a row of 2 seen + 1.
+  columns = 2 * (start + 5 / 2) + 1
+  one += 5 * (body(small, columns) / columns + head)
+  found = planned(**own)['step'].flops - alone.flops
+  assert found == pytest.approx(one, rel=1e-6)
+
+
 def test_a_prompt_of_the_teacher_is_counted():
   text = dict(rl__teacher__prompt='{prompt}', rl__teacher__prompt_len=57)
   more = taught(**text)['step'].flops - taught()['step'].flops

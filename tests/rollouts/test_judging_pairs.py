@@ -83,7 +83,7 @@ def by_hand(prompts, rollout):
 def scores(sampled, rivals, verdicts=None):
   prompts, rollout = sampled
   question = asked.Question(ASK, rivals)
-  room = judging.room(question, L.TOKENIZER, L.C)
+  room = sum(judging.widths(question, L.TOKENIZER, L.C))
   verdicts = verdicts or Verdicts(L.MODEL, (), YES, NO, room=room)
   judge = judging.Judge(question, 'better', verdicts, (STOP,))
   of = {question: judge}
@@ -162,6 +162,56 @@ def test_a_preference_for_a_position_cancels(sampled):
   got = scores(sampled, 0, fake).reshape(L.B, L.G)
   np.testing.assert_allclose(got.mean(axis=1), 0.5, rtol=1e-5)
   assert np.ptp(got) > 0.01
+
+
+def answer(params, ids):
+  """Computes the logits after tokens."""
+  row = jnp.array([ids])
+  x = L.MODEL.hidden(params, row, jnp.ones_like(row, bool))
+  return np.asarray(L.MODEL.unembed(params, x[:, -1])[0])
+
+
+@pytest.mark.parametrize('ask', ['{}{{thought}}{}', '{{thought}}{}{{other}}{}'])
+def test_a_thought_is_greedy_and_before_the_verdict(sampled, ask):
+  """Its rows are those without padding. Completions that contain the question
+  take part.
+  """
+  prompts, rollout = sampled
+  params, most = L.model_and_params()[1], 3
+  question = asked.Question(ask.format(*TEXTS), thought_len=most)
+  encode = asked.encoder(question, L.TOKENIZER, L.C)
+  texts = jax.tree.map(
+    lambda x: jnp.repeat(jnp.asarray(x)[None], L.B, axis=0), encode({})
+  )
+  prompts = prompts.replace(answer={'j': texts})
+  widths = judging.widths(question, L.TOKENIZER, L.C)
+  verdicts = Verdicts(L.MODEL, (), YES, NO, room=sum(widths))
+  judge = judging.Judge(question, 'j', verdicts, (STOP,), widths)
+  of = {question: judge}
+  seen = views.Views(L.MODEL, ('verdict',), L.P, parts=2, verdict=of)
+  compute = jax.jit(lambda *x: seen(*x, None).views['verdict'][question])
+  got = np.asarray(compute(params, prompts, rollout))
+  own = texts_of(rollout)
+
+  def p(i, j):
+    start = np.asarray(prompts.tokens[i // L.G])
+    ids = start[np.asarray(prompts.valid[i // L.G])].tolist() + own[i]
+    paired = '{other}' in question.ask
+    ids, n = ids if paired else [*ids, *BETWEEN], 0
+    while n < most and (n == 0 or ids[-1] != STOP):
+      ids, n = [*ids, int(np.argmax(answer(params, ids)))], n + 1
+    ids = ids if ids[-1] == STOP else [*ids, STOP]
+    ids = [*ids, *BETWEEN, *own[j]] if paired else ids
+    logits = answer(params, [*ids, *AFTER])
+    return 1 / (1 + np.exp(logits[NO] - logits[YES]))
+
+  for i in (0, 2, 5):
+    group = range(i // L.G * L.G, i // L.G * L.G + L.G)
+    want = p(i, i)
+    if '{other}' in question.ask:
+      pairs = [0.5 + (p(i, j) - p(j, i)) / 2 for j in group if j != i]
+      want = np.mean(pairs)
+    np.testing.assert_allclose(got[i], want, rtol=1e-4)
 
 
 def test_a_stop_token_closes_rows_without_one():

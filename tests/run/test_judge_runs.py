@@ -33,6 +33,9 @@ MORE = {
   'better': dict(
     reward='verdict', weight=0.25, kwargs=dict(ask='={other}=', rivals=1)
   ),
+  'thought': dict(
+    reward='verdict', weight=0.5, kwargs=dict(ask='={thought}=', thought_len=3)
+  ),
 }
 
 

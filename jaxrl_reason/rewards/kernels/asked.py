@@ -7,7 +7,8 @@ If a text contains {answer}, the question differs between problems: `encoder`
 replaces {answer} by the reference answer of the problem. A question with
 {criterion} is asked for each item of the rubric of the problem (`criteria`).
 {other} is replaced by another completion of the problem inside the compiled
-step; the texts before and after it are encoded separately.
+step, and {thought} by tokens that the judge itself samples; the texts before
+and after them are encoded separately.
 """
 
 import re
@@ -22,9 +23,12 @@ from jaxrl_reason.rewards.kernels import criteria, reference
 from jaxrl_reason.verifiers.tasks import problem
 
 NAME, RUBRIC = 'verdict', 'rubric'
-ANSWER, CRITERION, OTHER = '{answer}', '{criterion}', '{other}'
+ANSWER, CRITERION = '{answer}', '{criterion}'
+OTHER, THOUGHT = '{other}', '{thought}'
 FILLED = re.compile(r'\{(answer|criterion)\}')  # replaced by the encoder
-SAMPLED = re.compile(r'(\{other\})')  # replaced inside the compiled step
+SAMPLED = re.compile(
+  r'(\{other\}|\{thought\})'
+)  # replaced inside the compiled step
 
 
 class Question(NamedTuple):
@@ -34,12 +38,14 @@ class Question(NamedTuple):
     ask: text after the completion.
     rivals: other completions of the problem that {other} stands for; 0: all.
     criteria: K, most items of a rubric; criterion_len: most tokens of an item.
+    thought_len: most tokens of {thought}.
   """
 
   ask: str
   rivals: int = 0
   criteria: int = 0
   criterion_len: int = 64
+  thought_len: int = 0
 
 
 def score(text, length, answer, views, **question) -> jax.Array:
@@ -64,7 +70,7 @@ def varies(ask: str) -> bool:
 
 
 def columns(text: str, question: Question, tokenizer, max_new: int) -> int:
-  """Counts the columns Q of a text of a question.
+  """Counts the columns Q of a text between two sampled places.
 
   {answer} has columns for an answer of min(max_new, 64) tokens, and {criterion}
   for one of `criterion_len` tokens.

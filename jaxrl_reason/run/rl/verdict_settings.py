@@ -13,6 +13,7 @@ from jaxrl_reason.rewards.kernels.asked import (
   ANSWER,
   CRITERION,
   OTHER,
+  THOUGHT,
   Question,
 )
 from jaxrl_reason.rollouts import judging, own_verdicts
@@ -98,10 +99,10 @@ def judges(
     if asked not in out:
       texts, key = c.verdict.to_dict() | {'ask': asked.ask}, _key(c, part)
       made = own_verdicts.made(texts, model, tokenizer, keys={'ask': key})
-      room = judging.room(asked, tokenizer, max_new)
-      made = dataclasses.replace(made, room=room)
+      widths = judging.widths(asked, tokenizer, max_new)
+      made = dataclasses.replace(made, room=sum(widths))
       ends = tuple(tokenizer.eos_ids)
-      out[asked] = judging.Judge(asked, part, made, ends)
+      out[asked] = judging.Judge(asked, part, made, ends, widths)
   return out
 
 
@@ -133,11 +134,10 @@ def _wrong(ask: Any) -> str:
     return 'set it to the question after a completion'
   others = [name for name in NOT_REPLACED if name in ask]
   if others:
-    known = ', '.join((ANSWER, CRITERION, OTHER))
+    known = ', '.join((ANSWER, CRITERION, OTHER, THOUGHT))
     return f'{others[0]} is not replaced, only {known}'
-  if ask.count(OTHER) > 1:
-    return f'{OTHER} may stand there once'
-  return ''
+  twice = [place for place in (OTHER, THOUGHT) if ask.count(place) > 1]
+  return f'{twice[0]} may stand there once' if twice else ''
 
 
 def comparison_rules(c: RL, objective: losses.Objective) -> rules.Rows:
@@ -153,7 +153,7 @@ def comparison_rules(c: RL, objective: losses.Objective) -> rules.Rows:
         f'rl.verdict.ask={c.verdict.ask!r}: {place} is only replaced in '
         'kwargs.ask of a reward',
       )
-      for place in (OTHER, CRITERION)
+      for place in (OTHER, CRITERION, THOUGHT)
     ),
     (
       pairs and c.samples == 1,
@@ -174,7 +174,12 @@ def comparison_rules(c: RL, objective: losses.Objective) -> rules.Rows:
 
 
 # Numbers of a question, and the place without which they have no effect.
-PLACE_OF = {'rivals': OTHER, 'criteria': CRITERION, 'criterion_len': CRITERION}
+PLACE_OF = {
+  'rivals': OTHER,
+  'criteria': CRITERION,
+  'criterion_len': CRITERION,
+  'thought_len': THOUGHT,
+}
 
 
 def _is_count(n: Any) -> bool:
@@ -205,6 +210,10 @@ def _number_rules(c: RL, part: str, asked: Question) -> rules.Rows:
       f'{start}criteria={asked.criteria} and criterion_len='
       f'{asked.criterion_len}: {CRITERION} needs both; set criteria to the '
       'most items of the rubric of a problem',
+    ),
+    (
+      THOUGHT in ask and not asked.thought_len,
+      f'{start}thought_len=0: {THOUGHT} needs the largest number of its tokens',
     ),
     (
       asked.rivals >= c.samples,
