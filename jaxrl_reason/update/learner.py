@@ -53,6 +53,8 @@ class Learner:
     balance_coef: coefficient of the experts' load balance in the loss.
     reference_memory: 'device', or 'host' to keep the reference in host memory
       and copy it to the device for each scoring pass.
+    starts_as_reference: the reference of a model with adapters has those of the
+      start of the stage; False: it has none.
     teacher: the model that a distillation loss reads, or None.
     reward_model: the model that a reward reads, or None.
     packing: how rows are packed to save padding; None computes padded rows.
@@ -77,6 +79,7 @@ class Learner:
   old_logp: str = 'trainer'
   balance_coef: float = 0.0
   reference_memory: str = 'device'
+  starts_as_reference: bool = False
   teacher: Teacher | None = None
   reward_model: critics.Critic | None = None
   packing: packing_lib.How | None = None
@@ -163,7 +166,8 @@ class Learner:
     """Returns whether the state has a copy of the weights at the start."""
     taught = self.teacher is not None and self.teacher.weights == REFERENCE
     used = self.reads_reference or taught
-    return used and self.model.adapters_off is None
+    whole = self.model.adapters_off is None or self.starts_as_reference
+    return used and whole
 
 
 LOGLINEAR = 'loglinear'
@@ -187,7 +191,7 @@ def reference(learner: Learner, state: TrainState):
   """Returns the parameters of the reference policy: the model without its
   adapters, or the trained parameters as they were at the start of the stage.
   """
-  if learner.model.adapters_off is not None:
+  if not learner.has_reference:
     return learner.model.adapters_off(state.params)
   _, frozen = trees.split(state.params, learner.trainable)
   ref = _on_device(state.ref_params, learner.reference_memory)

@@ -65,6 +65,18 @@ def test_a_stage_learns_to_prefer_chosen_answers(loss, beta, pairs, tmp_path):
     assert found[0]['train/loss'] == pytest.approx(np.log(2))
 
 
+@pytest.mark.parametrize('adapted', [{'lora.rank': 2}, {'steering': True}])
+def test_the_reference_has_the_adapters_of_the_start(adapted, pairs, tmp_path):
+  """Otherwise the loss begins with what earlier stages have learnt."""
+  c = preferring(pairs, **{'preference.steps': 2} | adapted)
+  c.stages, c.sft.steps = ('sft', 'preference'), 4
+  c.sft.optimizer.update(warmup_steps=0, lr=3e-2)
+  train.run(c, tmp_path)
+  first = rows(tmp_path, 'preference')[0]
+  assert first['train/preference_margin'] == pytest.approx(0, abs=1e-6)
+  assert first['train/loss'] == pytest.approx(np.log(2))
+
+
 @pytest.mark.parametrize('kind', ['preference', 'reward_model'])
 def test_held_out_pairs_are_evaluated_and_not_trained_on(kind, pairs, tmp_path):
   c = recipe(**{'stages': (kind,), f'{kind}.pairs': str(pairs)})

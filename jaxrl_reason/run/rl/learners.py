@@ -77,6 +77,7 @@ def learner(
       tx=optim.make(c.optimizer, c.steps * c.minibatches),
       start=start,
       minibatches=c.minibatches,
+      starts_as_reference=True,
       teacher=Teacher(model, REFERENCE) if compares else None,
       packing=chunked.choose(chunks, d.prompt_len) or padded,
       **common,
