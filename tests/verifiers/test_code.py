@@ -1,5 +1,6 @@
 """`verifiers.code`: asserts, calls and objects, scripts, completions."""
 
+import datetime
 import os
 
 import mutations
@@ -91,6 +92,7 @@ def test_fraction(tests, expected):
     ('def f(x):\n  return 1 / 0', 'ZeroDivisionError'),
     ('def f(x):\n  return x.y', "has no attribute 'y'"),
     ('def f(x):\n  raise SystemExit(0)', 'SystemExit'),
+    ('raise SystemExit(0)', 'SystemExit'),
     ('import os\ndef f(x):\n  os._exit(0)', 'ended'),
     ('def f(x):\n  return x', 'assert 1'),
     ('while True: pass', 'timeout'),
@@ -106,9 +108,18 @@ def test_errors_of_a_program_are_reported(program, says):
 
 VALUES = [
   None, True, 0, -7, 10**18, -(10**40), 2.5, -0.0, 1e300, 3 + 4j, '', 'é\n\0',
+  datetime.datetime(2020, 1, 2, 3, tzinfo=datetime.UTC), type(None),
+  datetime.time(1, 2), {1: 2}.keys(), {1: 2}.items(),
   b'\x00\xff', [], [[1], (2, 'x'), {3}], (), (1,), {}, {1: 'a', (2,): [None]},
   {1, 2}, frozenset({1}), range(3), bytearray(b'a'),
 ]  # fmt: skip
+
+
+def source(value) -> str:
+  """Returns an expression; the text of a type or a view is none."""
+  views = 'dict_keys([1])', 'dict_items([(1, 2)])', "<class 'NoneType'>"
+  sources = '{1: 2}.keys()', '{1: 2}.items()', 'type(None)'
+  return dict(zip(views, sources)).get(repr(value), repr(value))
 
 
 def test_plain_data_crosses_both_ways_with_its_type():
@@ -118,11 +129,22 @@ def test_plain_data_crosses_both_ways_with_its_type():
     'def kind(x): return type(x).__name__'
   )
   tests = [
-    f'x = {v!r}\nassert same(x) == x and type(same(x)) is type(x)\n'
-    f'assert text(x) == repr(x) and kind(x) == type(x).__name__'
+    f'import datetime\nx = {source(v)}\n'
+    'assert same(x) == x and type(same(x)) is type(x)\n'
+    'assert text(x) == repr(x) and kind(x) == type(x).__name__'
     for v in VALUES
   ]
   assert score(program, tests, score='fraction') == 1.0
+
+
+ERRORS = [
+  ('raise KeyError("a")', 'KeyError', 'str(e) == "\'a\'"'),
+  ('raise ValueError("a", 2)', 'ValueError', 'e.args == ("a", 2)'),
+  ('open("none")', 'OSError', '(e.errno, e.filename) == (2, "none")'),
+  ('b"\\xff".decode()', 'UnicodeDecodeError', 'e.start == 0'),
+  ('raise SystemExit(3)', 'SystemExit', 'e.code == 3'),
+  ('json.loads("{")', 'json.JSONDecodeError', 'e.pos == 1'),
+]
 
 
 @pytest.mark.parametrize(
@@ -144,6 +166,20 @@ def test_plain_data_crosses_both_ways_with_its_type():
      'try:\n  f(1)\n  assert False\nexcept KeyError: assert str(f)'),
     ('class E(ValueError): pass\ndef f(x): raise E(x)',
      'try: f(1)\nexcept ValueError: ok = True\nassert ok'),
+    *(
+      (f'import json\ndef f(x): {error}',
+       f'import json\ntry: f(1)\nexcept {kind} as e: ok = {seen}\nassert ok')
+      for error, kind, seen in ERRORS
+    ),
+    ('class E(Exception): pass\ndef f(x): raise E("a", x)',
+     'try: f(1)\nexcept E as e: ok = e.args == ("a", 1)\nassert ok'),
+    ('class E(ValueError):\n  def __str__(s): return "text"\n'
+     'def f(x): raise E(x)',
+     'try: f(1)\nexcept ValueError as e: ok = str(e) == "text"\nassert ok'),
+    ('class I:\n  def next(s): raise StopIteration\ndef f(): return I()',
+     'try: f().next()\nexcept StopIteration: ok = 1\nassert ok'),
+    ('import collections\nf = collections.OrderedDict',
+     'assert f({1: 2, 3: 4}) != OrderedDict({3: 4, 1: 2})'),
     # Objects stay in their process.
     ('class P:\n  def __init__(s, x): s.x = x\n  def get(s): return s.x',
      'p = P(1)\np.x = 5\nassert p.get() == p.x == 5'),

@@ -163,13 +163,17 @@ def test_claims_of_the_program_alone_do_not_pass(program, test):
   'test',
   [
     'assert Money(5) == 5',
+    'import re\nassert pattern() == re.compile("a")',
+    'import pathlib\nassert [path()] == [pathlib.Path("a")]',
     'class Sub(Vec): pass\nassert Sub(1, 2).x == 1',
     'class Own: pass\nassert show(Own()) is None',
     'assert Ver("1.0") == Ver("1.0")',  # the test has no unequal object
   ],
 )
 def test_undecidable_tests_are_errors(test):
-  found = code.run_tests(PROGRAM, test)
+  head = 'import pathlib, re\ndef pattern(): return re.compile("a")\n'
+  head += 'def path(): return pathlib.Path("a")\n'
+  found = code.run_tests(head + PROGRAM, test)
   assert found.status == 'error' and not found.valid, found
   # A program that fails for another reason is still incorrect.
   assert code.run_tests('1 / 0', 'assert Money(5) == 5').status == 'parsed'
@@ -214,6 +218,8 @@ def test_truth_and_order_of_honest_objects_count(test):
   'test',
   [
     'assert not abs(f(1) - 3.5) > 1e-6',
+    'import operator\nassert not operator.gt(abs(f(1) - 3.5), 1e-6)',
+    'from operator import le\nassert not le(3.5, f(1))',
     'ok = True\nif abs(f(1) - 3.5) > 1e-6: ok = False\nassert ok',
     'assert max(abs(a - b) for a, b in zip([1, f(1)], [1, 2])) < 1e-6',
     'assert min(1e-9, f(1)) <= 1e-6',

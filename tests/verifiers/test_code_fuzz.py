@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from jaxrl_reason.verifiers import code
 from jaxrl_reason.verifiers.code import output
-from jaxrl_reason.verifiers.code.sandbox import errors, peer
+from jaxrl_reason.verifiers.code.sandbox import errors, peer, plain_types
 from jaxrl_reason.verifiers.pool import wire
 
 KEYS = st.one_of(
@@ -30,7 +31,7 @@ VALUES = st.recursive(
 )
 TAGS = st.sampled_from(
   ['list', 'tuple', 'set', 'dict', 'int', 'bytes', 'built', 'type', 'yours']
-  + ['mine', 'ask', 'ok', 'error', 'call', 'get', *peer.BY_NAME]
+  + ['mine', 'ask', 'ok', 'error', 'call', 'get', *plain_types.BUILDERS]
 )
 JSON = st.recursive(
   st.none() | st.booleans() | st.integers() | st.floats() | st.text() | TAGS,
@@ -75,7 +76,7 @@ def test_messages_are_plain_data_or_refused(data):
     x = stack.pop()
     assert x is None or type(x) in (
       bool, int, float, str, bytes, bytearray, list, tuple, set, frozenset,
-      dict, type, peer.Remote, *peer.BUILT,
+      dict, type, peer.Remote, *plain_types.BUILT,
     )  # fmt: skip
     if isinstance(x, (list, tuple, set, frozenset)):
       stack.extend(x)
@@ -125,6 +126,27 @@ def test_types_cannot_be_named_by_messages(name):
     a_peer().decode(['type', name])
   with pytest.raises(peer.Closed):
     a_peer().decode(['built', name, '1'])
+
+
+@pytest.mark.parametrize(
+  'name', ['builtins.eval', 'antigravity.Error', 'builtins.KeyboardInterrupt']
+  + [f'{peer.__name__}.Overrun', f'{errors.__name__}.Undecided', 'this.s', '.']
+)  # fmt: skip
+def test_a_message_names_only_imported_exceptions(name):
+  link, before = a_peer(), set(sys.modules)
+  for args in (['tuple', 'x'], ['tuple', ['mine', 0, True, '']]):
+    found = link._exception('call', [name, 'builtins.KeyError'], 'x', args)
+    assert type(found) is KeyError and found.args == ('x',)
+  assert set(sys.modules) == before
+
+
+@pytest.mark.parametrize('name', ['StopIteration', 'StopAsyncIteration'])
+def test_a_function_cannot_end_a_loop_of_the_test(name):
+  program = f'def f(x): raise {name}'
+  test = 'assert all(map(lambda x: f(x) == 2, [1, 2]))'
+  assert code.run_tests(program, test).score == 0.0
+  found = a_peer()._exception('next', [f'builtins.{name}'], '', ['tuple'])
+  assert type(found).__name__ == name
 
 
 @pytest.mark.parametrize(

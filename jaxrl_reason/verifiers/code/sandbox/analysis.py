@@ -13,7 +13,7 @@ import importlib
 import re
 import sys
 
-from jaxrl_reason.verifiers.code.sandbox import peer
+from jaxrl_reason.verifiers.code.sandbox import plain_types
 
 # Library names that a program imports and tests use. A task does not define
 # them.
@@ -35,9 +35,7 @@ TYPE_CHECKS = ('isinstance', 'issubclass')
 
 CLASS_NAME = re.compile('[A-Z]')
 
-PLAIN_ATTRIBUTES = frozenset().union(
-  *(dir(kind) for kind in (*peer.BASES, *peer.BUILT, bool))
-)
+PLAIN_ATTRIBUTES = frozenset().union(*map(dir, plain_types.PLAIN))
 
 NUMPY = frozenset('shape dtype ndim T all any sum mean tolist astype'.split())
 

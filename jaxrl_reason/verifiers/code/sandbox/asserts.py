@@ -21,6 +21,7 @@ from jaxrl_reason.verifiers.code.sandbox import (
   analysis,
   array_bytes,
   claims,
+  errors,
   kinds,
   nan,
   objects,
@@ -124,9 +125,9 @@ class _Reporting(ast.NodeTransformer):
     report = ast.Expr(ast.Call(name(REPORT), [number, node.test], []))
     new = report
     if self.go_on:
-      caught = ast.ExceptHandler(
-        name('Exception'), None, [ast.Expr(ast.Call(name(FAIL), [number], []))]
-      )
+      kinds = ast.Tuple([name('Exception'), name('SystemExit')], ast.Load())
+      failed = ast.Expr(ast.Call(name(FAIL), [number], []))
+      caught = ast.ExceptHandler(kinds, None, [failed])
       new = ast.Try([report], [caught], [], [])
     return ast.fix_missing_locations(ast.copy_location(new, node))
 
@@ -214,8 +215,11 @@ def run(link: peer.Peer, job: dict, tally: Tally):
     space = {**BY_OBJECT, **space}
   link.rich, link.context = objects.Object, functools.partial(_watched, link)
   link.watches = plan.reuses
+  # Only the tests decide whether they expect it.
+  link.stops = any('StopIteration' in test for test in job['tests'])
   if any('numpy' in test or 'np.' in test for test in job['tests']):
     array_bytes.guard()
+  nan.guard()
   _fetch(link, plan, space)
   reporting = _Reporting(tally, go_on)
   steps = [compile(reporting.visit(t), 'tests', 'exec') for t in plan.trees]
@@ -247,7 +251,7 @@ def _settle(tally: Tally, link):
   try:
     claims.settle(link)
     tally.held = held
-  except claims.Undecided as e:
+  except errors.Undecided as e:
     tally.undecided = tally.undecided or f'the tests cannot be judged: {e}'
 
 
@@ -301,11 +305,11 @@ def _step(code, space: dict, tally: Tally, go_on: bool) -> bool:
     return False
   try:
     exec(code, space)
-  except (claims.Undecided, peer.NotPlain) as e:
+  except (errors.Undecided, peer.NotPlain) as e:
     tally.undecided = f'the tests cannot be judged: {e}'
     return False
   # The program and its values may raise any exception: the test fails.
-  except Exception as e:
+  except (Exception, SystemExit) as e:
     tally.note(e)
     return False
   return True

@@ -10,14 +10,10 @@ for all values is `Undecided`.
 
 import secrets
 
-from jaxrl_reason.verifiers.code.sandbox import peer
+from jaxrl_reason.verifiers.code.sandbox import errors, peer
 
 MAX_KEPT = 64  # most objects that one object is compared with
 COPIES = 3  # copies with other values, besides one with empty values
-
-
-class Undecided(BaseException):
-  """The result of a test depends only on claims of the program."""
 
 
 def equal(a, b) -> bool:
@@ -62,19 +58,21 @@ def settle(link):
   for operation, answer, a, b in link.claims:
     if operation == 'bool':
       if b not in link.shown and not _truth_varies(a, answer):
-        raise Undecided(
+        raise errors.Undecided(
           'only the program says that one of its objects is '
           f'{"true" if answer else "false"}'
         )
     elif operation == 'same':
       if not (_tells(a, b) and _tells(b, a)):
-        raise Undecided(
+        raise errors.Undecided(
           'only the program says that two of its objects are equal'
         )
     else:
       for x in (a, b):
         if (operation, id(x)) not in moving and not _in_order(operation, x, b):
-          raise Undecided('an object of the program is ordered with no other')
+          raise errors.Undecided(
+            'an object of the program is ordered with no other'
+          )
         moving.add((operation, id(x)))
 
 
@@ -133,7 +131,7 @@ def _answer(a, operation: str, *args):
     return a._ask(operation, *args)
   except peer.Closed:
     raise
-  except Exception:
+  except (Exception, SystemExit):
     return None
 
 

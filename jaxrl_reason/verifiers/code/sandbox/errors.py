@@ -1,33 +1,62 @@
-"""Encodes exceptions between judge and program: a built-in type and a text."""
+"""Encodes exceptions between judge and program.
 
-import builtins
+An exception is sent as the names of its classes, its text, and its arguments.
+The receiver chooses the class: an exception of the standard library in a module
+that it has already imported. A name never imports a module.
+"""
+
+import sys
+
+MAX_TEXT = 500
+STOPS = (StopIteration, StopAsyncIteration)
+
+
+class Undecided(BaseException):
+  """The judge cannot decide a test, or only by claims of the program."""
 
 
 class RemoteError(Exception):
-  """An exception of the other side whose type is not built-in."""
+  """An exception of the other side whose type is not known here."""
 
 
 def text_of(error: BaseException) -> str:
   try:
-    return str(error)[:500]
+    return str(error)[:MAX_TEXT]
   # A program's __str__ may raise any exception.
   except Exception:
     return ''
 
 
-def builtin_name(error: BaseException) -> str:
-  for kind in type(error).__mro__:
-    if kind.__module__ == 'builtins':
-      return kind.__name__
-  return 'Exception'
+def names_of(error: BaseException) -> list[str]:
+  """Returns the names of an exception's class and of its bases."""
+  return [f'{kind.__module__}.{kind.__name__}' for kind in type(error).__mro__]
 
 
-def make_exception(name, text='') -> Exception:
-  """Returns the built-in exception of a name, or a RemoteError."""
-  kind = getattr(builtins, name, None) if isinstance(name, str) else None
-  if isinstance(kind, type) and issubclass(kind, Exception):
-    try:
-      return kind(text)
-    except TypeError:  # UnicodeDecodeError needs five arguments
-      pass
-  return RemoteError(f'{name}: {text}')
+def make_exception(names, text='', args=()) -> Exception | SystemExit:
+  """Returns an exception of the first known class, or a RemoteError.
+
+  It has the arguments `args` if its text is then `text`. An exception whose
+  class the program defines may have another text.
+  """
+  for kind in filter(None, map(_known, names)):
+    for values in (args, (text,)):
+      try:
+        found = kind(*values)
+      # Some classes need other arguments: UnicodeDecodeError has five.
+      except Exception:
+        continue
+      if values is not args or text_of(found) == text:
+        return found
+  return RemoteError(f'{next(iter(names), "")}: {text}')
+
+
+def _known(name) -> type | None:
+  """Returns an imported exception class of the standard library, or None."""
+  module, _, attribute = str(name).rpartition('.')
+  if module.partition('.')[0] not in sys.stdlib_module_names:
+    return None
+  space = getattr(sys.modules.get(module), '__dict__', {})
+  kind = space.get(attribute)
+  if isinstance(kind, type) and issubclass(kind, (Exception, SystemExit)):
+    return kind
+  return None

@@ -216,7 +216,7 @@ def _by_asserts(child: _Child, job: dict, tally: asserts.Tally):
     child.peer.ask('load')
     asserts.run(child.peer, job, tally)
   # The program did not load, or ended, or has no such function.
-  except Exception as e:
+  except (Exception, SystemExit) as e:
     tally.note(e)
 
 

@@ -15,7 +15,8 @@ class _Kind(type):
 
   def of(cls, remote):
     """Returns the tests' exception for an exception of the program."""
-    found = cls.__new__(cls, str(remote))
+    args = remote.args
+    found = cls.__new__(cls, *(args if type(args) is tuple else [str(remote)]))
     object.__setattr__(found, 'remote', remote)
     return found
 

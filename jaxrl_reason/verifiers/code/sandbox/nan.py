@@ -8,6 +8,7 @@ tests.
 import builtins
 import decimal
 import functools
+import operator
 
 
 def orderable(x):
@@ -31,6 +32,12 @@ def checked(function):
     return function(*(_elements_orderable(x) for x in args), **kwargs)
 
   return run
+
+
+def guard():
+  """Replaces the functions of `operator` that compare an order."""
+  for name in ('lt', 'le', 'gt', 'ge'):
+    setattr(operator, name, checked(getattr(operator, name)))
 
 
 def _elements_orderable(x):

@@ -25,7 +25,7 @@ import numbers
 import operator
 import secrets
 
-from jaxrl_reason.verifiers.code.sandbox import claims, nan, peer
+from jaxrl_reason.verifiers.code.sandbox import claims, errors, nan, peer
 
 DECOYS = 6
 UNARY = {
@@ -65,7 +65,7 @@ class Object(peer.Remote):
     if type(result) is Object:
       object.__setattr__(result, '_near', near)
     elif told or (near and operation in CONVERSIONS):
-      raise claims.Undecided(
+      raise errors.Undecided(
         f'the program computes {operation} of an expected value'
       )
     self._note(operation, args, result)
@@ -136,7 +136,7 @@ class Object(peer.Remote):
     same = self._ask('same', other) is True
     # An object that equals any value counts as unequal.
     if same and not any(self._ask('same', x) is True for x in _beside(other)):
-      raise claims.Undecided(
+      raise errors.Undecided(
         'an object of the program is compared with plain data'
       )
     return False
@@ -154,7 +154,7 @@ class Object(peer.Remote):
         answers[i] = False  # another type
     found = all(a for i, a in answers.items() if asked[i] is x)
     if found and all(answers.values()):
-      raise claims.Undecided('an object of the program contains everything')
+      raise errors.Undecided('an object of the program contains everything')
     return found
 
   def __enter__(self):
@@ -211,7 +211,7 @@ def _order(name: str):
     heart = self._heart()
     if heart:
       return getattr(operator, name)(nan.orderable(heart[0]), other)
-    raise claims.Undecided(
+    raise errors.Undecided(
       'an object of the program is ordered with plain data'
     )
 

@@ -13,7 +13,7 @@ import operator
 import random
 import sys
 
-from jaxrl_reason.verifiers.code.sandbox import errors, peer
+from jaxrl_reason.verifiers.code.sandbox import errors, peer, plain_types
 
 MAX_PRINTED = 1 << 20  # characters of a call's output that are sent
 BINARY = (
@@ -121,7 +121,7 @@ def _raised(name: str = '', text: str = '') -> tuple:
   """Returns the arguments of `__exit__` for an exception in the tests."""
   if not name:
     return None, None, None
-  error = errors.make_exception(name, text)
+  error = errors.make_exception([f'builtins.{name}'], text)
   return type(error), error, None
 
 
@@ -131,7 +131,7 @@ def _run(coroutine):
 
 def _heart(x):
   """Returns (value,) for an object of a subclass of a plain type, else ()."""
-  for base in peer.BASES:
+  for base in plain_types.BASES:
     if isinstance(x, base):
       return (base(x),)
   return ()

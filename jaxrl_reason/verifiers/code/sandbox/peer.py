@@ -8,19 +8,20 @@ While a side waits for a reply it serves requests, so a test can pass a function
 to the program.
 
 A message is JSON: ['ask', operation, ...], ['ok', value, changes] or ['error',
-name, text]. A plain value is itself, everything else a list headed by a tag.
+names, text, arguments]. A plain value is itself, everything else a list headed
+by a tag.
 """
 
-import collections
 import contextlib
-import datetime
-import decimal
-import fractions
 import inspect
 import itertools
 import json
 
-from jaxrl_reason.verifiers.code.sandbox import array_bytes, errors
+from jaxrl_reason.verifiers.code.sandbox import (
+  array_bytes,
+  errors,
+  plain_types,
+)
 from jaxrl_reason.verifiers.pool import wire
 
 # Larger whole numbers are sent in hexadecimal, since parsing decimals is
@@ -29,37 +30,7 @@ MAX_INT = 10**18
 MAX_ITEMS = 1_000_000  # most items of a remote iterator
 # Requests to the program, not to one of its objects.
 APART = ('get', 'get!', 'load', 'watch', 'seen')
-CONTAINERS = {
-  'list': list,
-  'tuple': tuple,
-  'set': set,
-  'frozenset': frozenset,
-}
-# Types that are rebuilt by a call with these attributes, or with the value as
-# another type.
-BUILT = {
-  complex: ('real', 'imag'),
-  range: ('start', 'stop', 'step'),
-  fractions.Fraction: ('numerator', 'denominator'),
-  decimal.Decimal: str,
-  collections.deque: list,
-  collections.Counter: dict,
-  datetime.date: ('year', 'month', 'day'),
-  datetime.timedelta: ('days', 'seconds', 'microseconds'),
-}
-BY_NAME = {kind.__name__: kind for kind in BUILT}
 MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError)
-BASES = (int, float, str, bytes, bytearray, *CONTAINERS.values(), dict)
-# A type may itself be an argument (`keep_only(values, int)`).
-TYPES = {kind.__name__: kind for kind in (bool, complex, object, *BASES)}
-
-
-def _arguments(x) -> list:
-  """Returns the arguments that `x`, of a type in BUILT, is built from."""
-  how = BUILT[type(x)]
-  if isinstance(how, tuple):
-    return [getattr(x, name) for name in how]
-  return [how(x)]
 
 
 class Closed(Exception):
@@ -74,7 +45,7 @@ class Remote:
   """An object of the other side.
 
   Two remote objects are equal if the other side claims so. A remote object
-  never equals a local value, and has no operators. `in` iterates over it.
+  never equals plain data, and has no operators. `in` iterates over it.
   """
 
   __slots__ = ('_peer', '_number', '_truth')
@@ -125,7 +96,13 @@ class Remote:
     return self._truth
 
   def __eq__(self, other):
-    return isinstance(other, Remote) and self._ask('same', other) is True
+    if isinstance(other, Remote):
+      return self._ask('same', other) is True
+    # A program's object whose type is that of the expected value.
+    kind = type(other).__name__
+    if not isinstance(other, plain_types.PLAIN) and kind in self._ask('mro'):
+      raise errors.Undecided(f'objects of {kind} cannot be compared')
+    return False
 
   def __hash__(self):
     return hash(self._number)
@@ -186,6 +163,7 @@ class Peer:
     self.context = contextlib.nullcontext  # entered for every request
     self.rich = Remote  # class of objects for operations with '!'
     self.caught = None  # converts an exception of the other side
+    self.stops = False  # whether calls may raise StopIteration
 
   def ask(self, operation: str, *args):
     """Sends a request and returns the reply, or raises its exception.
@@ -209,7 +187,7 @@ class Peer:
         continue
       self.stand_in = self.rich if operation.endswith('!') else Remote
       if kind != 'ok':
-        raise self._exception(*rest)
+        raise self._exception(operation, *rest)
       result = self.decode(rest[0])
       if result is None and len(rest) > 1:
         self._apply(rest[1], args)
@@ -217,8 +195,21 @@ class Peer:
         self.changed = True
       return result
 
-  def _exception(self, name, text='', error=None) -> Exception:
-    found = errors.make_exception(name, text)
+  def _exception(self, operation, names, text, args, error=None):
+    """Returns the exception of a reply.
+
+    A StopIteration of a function would end the loop of a test that calls it, as
+    in `all(map(f, cases))`.
+    """
+    # No class is called with an object of the other side.
+    values = (text,) if plain_types.holds_object(args) else self.decode(args)
+    if type(names) is not list or type(values) is not tuple:
+      raise Closed(f'not an exception: {names!r:.80}')
+    found = errors.make_exception(names, text, values)
+    if isinstance(found, errors.STOPS) and not (
+      self.stops or operation.strip('!') in ('next', 'anext')
+    ):
+      found = RuntimeError(f'the program raised {type(found).__name__}')
     if error is None or self.caught is None:
       return found
     self.stand_in = self.rich
@@ -255,11 +246,19 @@ class Peer:
     except (Closed, Overrun):
       raise
     except BaseException as e:
-      answer = ['error', errors.builtin_name(e), errors.text_of(e)]
+      answer = ['error', errors.names_of(e), errors.text_of(e)]
+      answer.append(self._arguments_of(e))
       if type(e).__module__ != 'builtins' and self._exports(e):
         answer.append(['mine', self._number(e), True, ''])
     self._as_object = False
     self._send(answer)
+
+  def _arguments_of(self, error: BaseException) -> list:
+    try:
+      return self.encode(tuple(error.__reduce__()[1]))
+    # They may be objects that must not be sent, or raise any exception.
+    except Exception:
+      return ['tuple']
 
   def _changes(self, before: list, values) -> list:
     """Returns the arguments that a call has changed in place.
@@ -309,7 +308,7 @@ class Peer:
       return x
     if kind is int:
       return x if -MAX_INT < x < MAX_INT else ['int', hex(x)]
-    if kind.__name__ in CONTAINERS and CONTAINERS[kind.__name__] is kind:
+    if plain_types.CONTAINERS.get(kind.__name__) is kind:
       return [kind.__name__, *map(self.encode, x)]
     if kind is dict:
       pairs = itertools.chain.from_iterable(x.items())
@@ -319,17 +318,17 @@ class Peer:
   def _encode_rare(self, x, kind: type):
     if kind in (bytes, bytearray):
       return [kind.__name__, x.hex()]
-    if kind in BUILT:
-      return ['built', kind.__name__, *map(self.encode, _arguments(x))]
+    if (parts := plain_types.arguments(x)) is not None:
+      return ['built', kind.__name__, *map(self.encode, parts)]
     if isinstance(x, Remote):
       return ['yours', x._number]
-    if kind is type and TYPES.get(x.__name__) is x:
+    if kind is type and plain_types.TYPES.get(x.__name__) is x:
       return ['type', x.__name__]
     if kind.__module__ == 'numpy' and getattr(x, 'shape', None) == ():
       return self.encode(x.item())
     if kind.__module__ == 'numpy' and kind.__name__ == 'ndarray':
       return array_bytes.encode(x)
-    for base in BASES:  # a subclass is sent as its plain value
+    for base in plain_types.BASES:  # a subclass is sent as its plain value
       if not self._as_object and isinstance(x, base):
         return self.encode(base(x))
     if not self._exports(x):
@@ -356,19 +355,19 @@ class Peer:
         raise ValueError('a bare object')
       return data
     tag, *rest = data
-    if tag in CONTAINERS:
-      return CONTAINERS[tag](map(self._decode, rest))
+    if tag in plain_types.CONTAINERS:
+      return plain_types.CONTAINERS[tag](map(self._decode, rest))
     if tag == 'dict':
       values = map(self._decode, rest)
       return dict(zip(values, values))
     if tag == 'int':
       return int(rest[0], 16)
     if tag in ('bytes', 'bytearray'):
-      return TYPES[tag](bytes.fromhex(rest[0]))
+      return plain_types.TYPES[tag](bytes.fromhex(rest[0]))
     if tag == 'built':
-      return BY_NAME[rest[0]](*map(self._decode, rest[1:]))
+      return plain_types.BUILDERS[rest[0]](*map(self._decode, rest[1:]))
     if tag == 'type':
-      return TYPES[rest[0]]
+      return plain_types.TYPES[rest[0]]
     if tag == 'yours':
       return self._given[rest[0]]
     if tag == 'array':
