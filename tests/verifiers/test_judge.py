@@ -67,10 +67,18 @@ def test_a_reply_is_read_strictly(how, text, score):
   assert read(judge_reply.Reply(text), 0.0, 10.0) == score
 
 
-def test_a_scale_need_not_begin_at_zero():
-  reply = judge_reply.Reply('Score: 2')
-  assert judge_reply.score(reply, 1.0, 5.0) == 0.25
-  assert judge_reply.score(judge_reply.Reply('Score: 0'), 1.0, 5.0) is None
+@pytest.mark.parametrize(
+  'text, low, score',
+  [
+    ('Score: 2', 1.0, 0.25),
+    ('Score: 0', 1.0, None),
+    ('Score: -3', -5.0, 0.2),
+    ('**Score: -5/5**', -5.0, 0.0),
+    ('Score: -6', -5.0, None),
+  ],
+)
+def test_a_scale_need_not_begin_at_zero(text, low, score):
+  assert judge_reply.score(judge_reply.Reply(text), low, 5.0) == score
 
 
 def test_logprobs_weigh_yes_against_no():

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 MAX_LINE = 200  # most characters of a last line that is parsed
 _MARKS = ' \t*_`'
 _SCORE = re.compile(
-  r'score[ *_`]{0,4}:[ *_`]{0,4}(\d{1,6}(?:\.\d{1,6})?)(?: ?/ ?(\d{1,6}))?',
+  r'score[ *_`]{0,4}:[ *_`]{0,4}(-?\d{1,6}(?:\.\d{1,6})?)(?: ?/ ?(\d{1,6}))?',
   re.IGNORECASE,
 )
 
