@@ -185,6 +185,10 @@ MINUS = re.compile(r'^(?:\\text\s*\{\s*)?(?:negative|minus)\s*\}?\s*(?=[0-9])')
 CHANCE = re.compile(
   r'^([0-9]{1,9})\s*(?:\\text\s*\{)?\s*(?:in|out of)\s*\}?\s*([0-9]{1,9})$'
 )
+# A letter x for the sign of a product: 1.5 x 10^3.
+SCIENTIFIC = re.compile(
+  r'(?<=[0-9]) ?(?:[xX]|\\(?:text|mathrm) ?\{ ?[xX] ?\}) ?(?=10 ?\^)'
+)
 PER_MILLE = re.compile(r'‰|\bper mille?\b')
 SPACES = re.compile(r'\s+')
 # Emphasis, also of one value among several; 2**3 is a power.
@@ -258,6 +262,7 @@ def _spaced(text: str) -> str:
   text = MODULO.sub(r'\\pmod{\1}', text)
   text = PER_MILLE.sub(' permille', text)
   text = SPACES.sub(' ', PAINT.sub('', to_ascii(text))).strip()
+  text = SCIENTIFIC.sub(r' \\times ', text)
   text = CHANCE.sub(r'\1/\2', MINUS.sub('-', BRACED.sub(r'\1', text)))
   text = MATH_MARK.sub('$', BOLD.sub(r'\1', text))
   while True:
