@@ -127,8 +127,8 @@ def block(
     attend: attend(q, k, v) -> (out, kv), which differs between training,
       prefill and decoding. Its other forms are: sinks= for a layer with sinks,
       (q, kept, kv_up=) for a latent layer, (q, kept, key, kv_up=, index=) if
-      it has an indexer, (heads, taps=) for a layer of the delta rule, (q) for a
-      layer that reads keys of an earlier one.
+      it has an indexer, (heads, taps=) for a layer of the delta rule. A layer
+      that reads keys of an earlier one leaves them out.
     inputs: [...,E] of this layer (`residuals.layer_inputs`), or None.
     cutoff: of the mlp's gates (`layers.sparse`), or None.
 
@@ -256,12 +256,15 @@ def through(
     angles, which, cutoff = of_layer[stack](flags)
     keys = scans.Passed((), memory)
 
-    def of_this(q, *kv, **beside):
+    def of_this(q, *kv, index=None, **beside):
       nonlocal keys
-      keys = passed or scans.Passed(kv, memory)
+      keys = scans.Passed(kv, memory, index)
+      keys = passed.completed(keys) if passed else keys
+      if keys.index is not None:
+        beside['index'] = keys.index
       how = dict(which=which, memory=keys.memory, **beside)
       out, kept = attend(q, *keys.heads, **how)
-      return out, () if passed else kept
+      return out, kept[: len(kv)] if passed and kept else kept
 
     others = routes, inputs, cutoff
     x, (kept, used) = block(x, p, c, angles, of_this, *others)

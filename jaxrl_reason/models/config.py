@@ -16,12 +16,15 @@ from jaxrl_reason.models.shape_checks import NUMERICS, PREFILL
 # Stacks: layers with experts or dense ones, with attention or a state.
 LAYERS, DENSE = 'layers', 'dense_layers'
 DELTA, DENSE_DELTA = 'delta_layers', 'dense_delta_layers'
-DELTAS, ALL_DENSE = (DELTA, DENSE_DELTA), (DENSE, DENSE_DELTA)
+# Stacks of layers without an indexer of their own.
+INDEXLESS, DENSE_INDEXLESS = 'indexless_layers', 'dense_indexless_layers'
+DELTAS, WITHOUT_INDEXER = (DELTA, DENSE_DELTA), (INDEXLESS, DENSE_INDEXLESS)
+ALL_DENSE = DENSE, DENSE_DELTA, DENSE_INDEXLESS
 ALONE = 'mlp_layers'  # the stack of layers that are an mlp alone
 # Stacks of attention with other heads, without keys of its own, and with both.
 WIDE, READING, WIDE_READING = 'wide_layers', 'reading_layers', 'wide_reading'
 WIDES, READINGS = (WIDE, WIDE_READING), (READING, WIDE_READING)
-STACKS = (LAYERS, DENSE, *DELTAS, ALONE, WIDE, *READINGS)
+STACKS = (LAYERS, DENSE, *WITHOUT_INDEXER, *DELTAS, ALONE, WIDE, *READINGS)
 Runs = tuple[tuple[str, slice], ...]  # (stack, slice of its layers)
 
 
@@ -87,6 +90,9 @@ class Config:
   index_heads: int = 0
   index_dim: int = 0
   index_interleaved: bool = False
+  # Layers without an indexer, by index (GLM-5.2). Each attends to the keys that
+  # the nearest earlier layer with an indexer chose.
+  indexless_layers: tuple[int, ...] = ()
   sinks: bool = False  # a learned score per head without a value (gpt-oss)
   # Attention's output is multiplied by sigmoids of extra features of q.
   out_gate: bool = False
@@ -203,13 +209,16 @@ class Config:
   def cached(self, stack: str) -> tuple[tuple[int, int], ...]:
     """Returns (heads, width) of each array that the cache of a layer of the
     stack stores per token: keys and values, or one latent row for all heads
-    and the key of an indexer; () if the layer has no keys of its own.
+    and the key of an indexer if the layer has one; () if the layer has no keys
+    of its own.
     """
     if stack in (*DELTAS, ALONE, *READINGS):
       return ()
     if self.kv_rank:
       row = 1, self.kv_rank + self.rope_dim
-      return (row, (1, self.index_dim)) if self.index_topk else (row,)
+      if not self.index_topk or stack in WITHOUT_INDEXER:
+        return (row,)
+      return row, (1, self.index_dim)
     return (self.heads_of(stack),) * 2
 
   @functools.cached_property
@@ -256,14 +265,18 @@ class Config:
     )
 
   @functools.cached_property
-  def read_by(self) -> dict[str, tuple[str, int]]:
-    """Returns {stack without keys: (stack, index in it) of the layer whose keys
-    and values it reads}.
+  def readers(self) -> dict[tuple[str, int], tuple[str, ...]]:
+    """Returns {(stack, index in it) of a layer: stacks of later layers that
+    read its keys and values, or attend to the keys that its indexer chose}.
     """
     out = {}
     for reading, own in zip(READINGS, (LAYERS, WIDE)):
       if reading in self.stacks:
-        out[reading] = own, len(self.stacks[own]) - 1
+        out[own, len(self.stacks[own]) - 1] = (reading,)
+    stacks = tuple(name for name in WITHOUT_INDEXER if name in self.stacks)
+    for before, after in itertools.pairwise(self.stack_of_layer):
+      if after[0] in stacks and before[0] not in stacks:
+        out[before] = stacks
     return out
 
   def is_delta(self, i: int) -> bool:
@@ -287,6 +300,7 @@ class Config:
     if wide:
       return WIDE
     names = DELTAS if self.is_delta(i) else (LAYERS, DENSE)
+    names = WITHOUT_INDEXER if i in self.indexless_layers else names
     return names[i in self.dense_layers]
 
   @functools.cached_property
@@ -318,11 +332,10 @@ class Config:
 
   def runs_of(self, n: int) -> Runs:
     """Returns (stack, slice of it) of each run of adjacent layers of one stack,
-    among the first n layers and in their order. A layer whose keys later ones
-    read is a run of its own.
+    among the first n layers and in their order. A layer of `readers` is a run
+    of its own.
     """
-    read = self.read_by.values()
-    first = [(name, at, (name, at) in read) for name, at in self.stack_of_layer]
+    first = [(*place, place in self.readers) for place in self.stack_of_layer]
     groups = itertools.groupby(first[:n], operator.itemgetter(0, 2))
     runs = [(name, [i for _, i, _ in layers]) for (name, _), layers in groups]
     return tuple((name, slice(at[0], at[-1] + 1)) for name, at in runs)
@@ -331,27 +344,31 @@ class Config:
     """Returns the runs of the first n layers with repetitions merged:
     (repetitions, the runs of the first one), in the order of layers.
     """
-    runs, read = self.runs_of(n), self.read_by.values()
+    runs, readers = self.runs_of(n), self.readers
     sizes = [
-      (name, at.stop - at.start, (name, at.start) in read) for name, at in runs
+      (name, at.stop - at.start, readers.get((name, at.start), ()))
+      for name, at in runs
     ]
     out, i = [], 0
     while i < len(sizes):
-      times, long = repeated(sizes[i:])
+      times, long = self.repeated(sizes[i:])
       out.append((times, runs[i : i + long]))
       i += times * long
     return tuple(out)
 
-
-def repeated(items: Sequence) -> tuple[int, int]:
-  """Returns (repetitions, length) of the initial period that covers most items;
-  (1, 1) if no period repeats.
-  """
-  best = 1, 1
-  for long in range(1, len(items) // 2 + 1):
-    n = 1
-    while items[n * long : (n + 1) * long] == items[:long]:
-      n += 1
-    if n > 1 and n * long > best[0] * best[1]:
-      best = n, long
-  return best
+  @staticmethod
+  def repeated(items: Sequence[tuple]) -> tuple[int, int]:
+    """Returns (repetitions, length) of the initial period that covers most
+    items, which begin with their stack; (1, 1) if no period repeats. A period
+    has the indexer whose choice its layers use, so it begins with one.
+    """
+    best = 1, 1
+    if items[0][0] in WITHOUT_INDEXER:
+      return best
+    for long in range(1, len(items) // 2 + 1):
+      n = 1
+      while items[n * long : (n + 1) * long] == items[:long]:
+        n += 1
+      if n > 1 and n * long > best[0] * best[1]:
+        best = n, long
+    return best

@@ -264,7 +264,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
   x = sharding.rows(blocks.embed(params, c, tokens))
   inputs = residuals.layer_inputs(params, c, tokens, x)
   x = residuals.split(x, params, c) if c.streams else x
-  passed = {}  # by stack, the cache that its layers read
+  passed = {}  # by stack, the cache and the masks that its layers read
   how = dict(scale=c.score_scale, cap=c.attention_cap)
   read = cached.NUMERICS[c.numerics]
   if tokens.ndim == 1 and cached_cudnn.fits(c):
@@ -274,7 +274,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
 
   def layer(x, i, p, prompt, own, at=None):
     entry = cache.layers[i]
-    first, stack = entry[0], c.stack_of_layer[entry[0]][0]
+    first, place = entry[0], c.stack_of_layer[entry[0]]
 
     def attend(q, *new, kv_up=None, taps=None, index=None, **sinks):
       if taps is not None:
@@ -282,22 +282,23 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
         states = cached.of([delta.of(x) for x in states], at)
         out, new = delta.decoded(q, taps, when, c, *states)
         return out, cache_lib.with_states(delta.of(own), new, at)
-      if stack in passed:
-        (of_prompt, kept), seen = passed[stack], masks[cache.windows[i]]
-        return read(q, of_prompt, kept, None, *seen, **how, **sinks), ()
       kept = tuple(
         cache_lib.put(buffer, x, column, c.cache_dtype, at)
         for buffer, x in zip(own, new)
       )
-      passed.update((k, (prompt, kept)) for k in stretches.readers(c, first))
       seen, both = masks[cache.windows[i]], (prompt[: len(kept)], kept)
       if index is not None:
         both, keys = zip(*(((x,), y) for x, y in both))
         order = cache_layout.order(cache, keys[1], column)
         seen = indexer.of_cache(index, *cached.of(keys, at), seen, order)
+      if place[0] in passed:
+        before, seen = passed[place[0]]
+        both = both if kept else before
+      passed.update(dict.fromkeys(c.readers.get(place, ()), (both, seen)))
       if kv_up is not None:
         q = latent.absorbed(q, kv_up, c)
-      out = read(q, *both, at, *seen, **how, **sinks)
+      where = at if kept else None  # the layer that is read is an entry
+      out = read(q, *both, where, *seen, **how, **sinks)
       return out if kv_up is None else latent.opened(out, kv_up, c), kept
 
     angles = tables[c.layer_ropes[first]]

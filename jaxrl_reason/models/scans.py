@@ -2,8 +2,8 @@
 
 Adjacent layers of one stack are one scan, and runs that repeat are a scan over
 scans, so that each kind of layer is compiled once. The keys and values of a
-layer that later layers read are constants of the scans over those layers, so a
-backward pass stores them once.
+layer that later layers read, and the inputs of its indexer's choice, are
+constants of the scans over those layers, so a backward pass stores them once.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,24 @@ from jaxrl_reason.models.config import Config, Runs
 
 @struct.dataclass
 class Passed:
-  """Keys and values of a layer, for later layers that have none.
+  """Arrays of a layer, for later layers that lack some of them.
 
   Attributes:
-    heads: (k, v), [N,T,K,H] each, or () in a layer without attention.
+    heads: those that `attend` takes beside queries, [N,T,K,H] each, or () in a
+      layer without attention.
     memory: the layer's slice of the memory of `blocks.through`.
+    index: `indexer.Index` of the layer, or None.
   """
 
   heads: tuple
   memory: Any
+  index: Any = None
+
+  def completed(self, own: 'Passed') -> 'Passed':
+    """Returns the arrays of a later layer, with those that it lacks."""
+    n = len(own.heads)
+    memory = self.memory and (*own.memory, *self.memory[n:])
+    return Passed((*own.heads, *self.heads[n:]), memory, self.index)
 
 
 def over(c: Config, body_of: Callable, x: jax.Array, xs: dict, n_layers: int):
@@ -43,11 +52,12 @@ def over(c: Config, body_of: Callable, x: jax.Array, xs: dict, n_layers: int):
   """
   periods, passed = c.periods_of(n_layers), {}
   if all(n == 1 for n, _ in periods):
-    return _runs(c, body_of, x, xs, c.runs_of(n_layers), passed, c.read_by)
+    runs = c.runs_of(n_layers)
+    return _runs(c, body_of, x, xs, runs, _readers(c, runs), passed)
   out = {name: [] for name in c.stacks}
   for n, runs in periods:
     if n == 1:
-      x, ys = _runs(c, body_of, x, xs, runs, passed, c.read_by)
+      x, ys = _runs(c, body_of, x, xs, runs, _readers(c, runs), passed)
     else:
       x, ys = _repeated(c, body_of, x, xs, runs, n, passed)
     for name, y in ys.items():
@@ -57,24 +67,29 @@ def over(c: Config, body_of: Callable, x: jax.Array, xs: dict, n_layers: int):
   return x, {name: mixed_layers.joined(parts) for name, parts in done.items()}
 
 
+def _readers(c: Config, runs: Runs) -> list[tuple[str, ...]]:
+  """Returns `Config.readers` of each run's first layer."""
+  return [c.readers.get((name, run.start), ()) for name, run in runs]
+
+
 def _runs(
-  c: Config, body_of: Callable, x, xs: dict, runs: Runs, passed: dict, read_by
+  c: Config, body_of: Callable, x, xs: dict, runs: Runs, readers: list, passed
 ):
   """Runs `over` over the given runs of layers.
 
   Args:
-    passed: by stack, the keys and values that its layers read; layers in
-      `read_by` add theirs.
+    readers: of each run, the stacks whose layers read its layer.
+    passed: by stack, the Passed that its layers read; layers with readers add
+      theirs.
   """
   out = {}
-  for name, run in runs:
-    readers = [k for k, at in read_by.items() if at == (name, run.start)]
+  for (name, run), stacks in zip(runs, readers, strict=True):
     n = run.stop - run.start
     everything = n == len(jax.tree.leaves(xs[name])[0])
     part = xs[name] if everything else trees.take(xs[name], run)
-    body = _body(body_of(name, passed.get(name)), bool(readers))
+    body = _body(body_of(name, passed.get(name)), bool(stacks))
     x, (ys, keys) = jax.lax.scan(body, x, part, unroll=1 if c.scan else n)
-    passed |= {k: trees.take(keys, 0) for k in readers}
+    passed |= {k: trees.take(keys, 0) for k in stacks}
     out.setdefault(name, []).append(ys)
   return x, {name: mixed_layers.joined(parts) for name, parts in out.items()}
 
@@ -92,8 +107,8 @@ def _body(body: Callable, is_read: bool) -> Callable:
 def _repeated(
   c: Config, body_of: Callable, x, xs: dict, runs: Runs, n: int, passed: dict
 ):
-  """Runs a period of layers n times; the period is compiled once. Its keys are
-  read by no later layer.
+  """Runs a period of layers n times; the period is compiled once. No layer
+  outside a repetition reads the keys of its layers.
   """
   first, size = {}, {}
   for name, run in runs:
@@ -112,8 +127,10 @@ def _repeated(
     for name, run in runs
   ]
 
+  readers = _readers(c, runs)
+
   def once(x, xs):
-    return _runs(c, body_of, x, xs, inside, passed, {})
+    return _runs(c, body_of, x, xs, inside, readers, dict(passed))
 
   parts = {name: split(name) for name in first}
   x, ys = jax.lax.scan(once, x, parts, unroll=1 if c.scan else n)

@@ -7,6 +7,7 @@ from jaxrl_reason.models.parts import (
   attention,
   delta,
   exact_layers,
+  indexer,
   kernel_choice,
   layers,
 )
@@ -139,7 +140,7 @@ def _check_layers(c: Any) -> None:
       f'{len(c.rope_tables)} tables of model.ropes, or {NOPE}'
     )
   _check_latent(c)
-  _check_indexer(c)
+  indexer.check(c)
   _check_alone(c)
   _check_delta(c)
   _check_wide(c)
@@ -185,31 +186,6 @@ def _check_latent(c: Any) -> None:
     raise ValueError(
       'model.kv_rank: latent attention does not support kv_heads other than '
       'heads, windows, sinks or growing queries'
-    )
-
-
-def _check_indexer(c: Any) -> None:
-  sizes = c.index_heads, c.index_dim
-  if not c.index_topk:
-    if any((*sizes, c.index_interleaved)):
-      raise ValueError(
-        'model.index_heads, index_dim and index_interleaved have no effect: '
-        'model.index_topk=0'
-      )
-    return
-  if c.index_topk < 1 or c.index_heads < 1 or c.index_dim < c.rope_dim:
-    raise ValueError(
-      f'model.index_topk={c.index_topk} and model.index_heads={c.index_heads} '
-      f'must be at least 1, and model.index_dim={c.index_dim} at least '
-      f'model.rope_dim={c.rope_dim}'
-    )
-  if not c.q_rank:
-    raise ValueError('model.index_topk needs a model.q_rank, now 0')
-  if c.cache_dtype not in ('model', c.dtype):
-    raise ValueError(
-      f'model.cache_dtype={c.cache_dtype!r} rounds the keys of an indexer '
-      f'(index_topk={c.index_topk}), which then chooses other keys than in '
-      "training: choose 'model'"
     )
 
 

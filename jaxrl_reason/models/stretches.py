@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.models.config import Config, repeated
+from jaxrl_reason.models.config import Config
 
 
 def entries(c: Config) -> tuple[range, ...]:
@@ -31,22 +31,16 @@ def entries(c: Config) -> tuple[range, ...]:
   if how == 'unroll' or (how == 'auto' and sharding.platform() != 'tpu'):
     return tuple(range(i, i + 1) for i in range(c.layers))
   stacks = [name for name, _ in c.stack_of_layer]
-  read = [readers(c, i) for i in range(c.layers)]  # such a layer is an entry
+  read = [c.readers.get(place, ()) for place in c.stack_of_layer]
   sparsity = c.mlp_sparsity or (0.0,) * c.layers
   kinds = list(zip(stacks, c.layer_windows, c.layer_ropes, sparsity, read))
   out, first = [], 0
   while first < c.layers:
-    n, long = repeated(kinds[first:])
+    n, long = c.repeated(kinds[first:])
     end = first + n * long
     out += [range(first + i, end, long) for i in range(long)]
     first = end
   return tuple(out)
-
-
-def readers(c: Config, layer: int) -> tuple[str, ...]:
-  """Returns the stacks whose layers read the keys and values of a layer."""
-  place = c.stack_of_layer[layer]
-  return tuple(name for name, at in c.read_by.items() if at == place)
 
 
 def take(c: Config, stacked: dict, layers: range) -> Any:

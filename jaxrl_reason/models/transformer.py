@@ -11,7 +11,8 @@ from jaxrl_reason.base import Model
 from jaxrl_reason.models import blocks, decoding, shared
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.config import Config
-from jaxrl_reason.models.weights import flops_per_token, specs
+from jaxrl_reason.models.flops import flops_per_token
+from jaxrl_reason.models.weights import specs
 
 
 def build(c: Config) -> Model:

@@ -143,6 +143,12 @@ def _gpt_oss(layers: int, experts: int) -> Config:
   return _make('gpt_oss', row, num_local_experts=experts)
 
 
+def _glm5(theta: float, **keys) -> Config:
+  # Sizes of https://arxiv.org/abs/2602.15763, and defaults of transformers.
+  row = 78, 6144, 12_288, 64, 64, 64, 154_880
+  return _make('glm_moe_dsa', row, rope_theta=theta, **keys)
+
+
 DEEPSEEK_ROPE = {
   'rope_type': 'yarn',
   'factor': 40.0,
@@ -267,11 +273,8 @@ ZOO = {
     (61, 7168, 18_432, 128, 128, 64, 129_280),
     rope_scaling=DEEPSEEK_ROPE,
   ),
-  # Sizes of https://arxiv.org/abs/2602.15763, which the defaults of
-  # `transformers` repeat.
-  'glm-5': _make(
-    'glm_moe_dsa', (78, 6144, 12_288, 64, 64, 64, 154_880), rope_theta=1e6
-  ),
+  'glm-5': _glm5(1e6),
+  'glm-5.2': _glm5(8e6, index_topk_freq=4, index_skip_topk_offset=3),
   'olmo-2-1b': _olmo2(16, 2048, 8192, 16, 16),
   'olmo-2-7b': _olmo2(32, 4096, 11_008, 32, 32),
   'olmo-2-13b': _olmo2(40, 5120, 13_824, 40, 40),

@@ -17,7 +17,13 @@ from jaxrl_reason.models.config import Config
 
 # Depths compiled, in periods of the layers' pattern.
 PERIODS = 2, 3, 4
-SPECIAL = 'dense_layers', 'delta_layers', 'mlp_layers', 'wide_layers'
+SPECIAL = (
+  'dense_layers',
+  'delta_layers',
+  'mlp_layers',
+  'wide_layers',
+  'indexless_layers',
+)
 # The figures of a phase whose error is reported.
 CHECKED = 'needs_gib', 'flops', 'step_seconds'
 # Figures that do not depend on the depth.
@@ -57,6 +63,7 @@ def period(shape: Config) -> int:
   which = [tuple(i in x for x in special) for i in range(shape.layers)]
   sparsity = shape.mlp_sparsity or (0.0,) * shape.layers
   kinds = list(zip(shape.layer_windows, shape.layer_ropes, sparsity, which))
+  kinds = kinds[_first(shape) :]
   n = len(kinds)
   return next(p for p in range(1, n + 1) if kinds[p:] == kinds[: n - p])
 

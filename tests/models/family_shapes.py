@@ -81,6 +81,10 @@ FAMILIES = {
 # Of four heads, often none has a score above 0, so many scores are equal.
 INDEXED = dict(index_topk=5, index_n_heads=4, index_head_dim=6)
 FAMILIES['deepseek_v32'] = FAMILIES['deepseek_v3'] | INDEXED
+# Layers of both stacks without an indexer, before and in a period.
+FAMILIES['glm_moe_dsa'] = FAMILIES['deepseek_v32'] | dict(
+  num_hidden_layers=7, index_topk_pattern='FSSFSFS'
+)
 FAMILIES['cohere'] = dict(
   num_hidden_layers=5, head_dim=6, use_qk_norm=True, logit_scale=0.3
 )
@@ -246,7 +250,6 @@ ALIKE = {
   'glm4_moe_lite': dict(num_hidden_layers=6)
   | LATENT
   | {k: v for k, v in DEEP.items() if 'dense' not in k},
-  'glm_moe_dsa': dict(num_hidden_layers=6) | LATENT | DEEP | INDEXED,
   'mixtral': dict(
     num_hidden_layers=5,
     head_dim=6,

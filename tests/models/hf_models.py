@@ -318,7 +318,14 @@ CASES = {
   ),
   'glm_moe_dsa': (
     'GlmMoeDsa',
-    dict(attention_bias=True, **LATENT, **INDEXED, **DEEP_EXPERTS),
+    LATENT
+    | INDEXED
+    | DEEP_EXPERTS
+    | dict(
+      num_hidden_layers=5,
+      attention_bias=True,
+      indexer_types=['full', 'shared', 'shared', 'full', 'shared'],
+    ),
   ),
   'qwen3_next': (
     'Qwen3Next',
@@ -587,7 +594,12 @@ ODD_CASES['deepseek_v3'] = dict(
 ODD_CASES['deepseek_v32'] = dict(
   num_key_value_heads=3, first_k_dense_replace=2, index_topk=7
 )
-ODD_CASES['glm_moe_dsa'] = dict(num_key_value_heads=3, index_head_dim=9)
+ODD_CASES['glm_moe_dsa'] = dict(
+  num_key_value_heads=3,
+  index_head_dim=9,
+  first_k_dense_replace=2,
+  indexer_types=['full', 'shared'] * 3,
+)
 ODD_CASES['glm4_moe_lite'] = dict(num_key_value_heads=3, q_lora_rank=None)
 ODD_CASES['minimax_m2'] = dict(rotary_dim=8)
 ODD_CASES['lfm2'] = dict(

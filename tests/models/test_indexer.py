@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from models.family_shapes import ALIKE, SHARED, V, config
+from models.family_shapes import FAMILIES, SHARED, V, config
 
 from jaxrl_reason import trees
 from jaxrl_reason.models import (
   adapters,
   cache_layout,
   families,
+  flops,
   spec,
   transformer,
-  weights,
 )
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.models.parts import indexer
@@ -177,6 +177,48 @@ def test_an_indexer_that_chooses_all_keys_changes_nothing():
   assert np.abs(of(c, params) - want).max() > 0.01
 
 
+@pytest.mark.parametrize(
+  'changes, own',
+  [
+    (dict(index_topk_pattern='FSSFSFS'), (0, 3, 5)),
+    (dict(indexer_types=['full', 'shared'] * 3 + ['full']), (0, 2, 4, 6)),
+    (dict(index_topk_pattern=None, index_topk_freq=1), tuple(range(7))),
+    (dict(index_topk_pattern=None, index_topk_freq=3), (0, 1, 4)),
+    (
+      dict(
+        index_topk_pattern=None, index_topk_freq=4, index_skip_topk_offset=3
+      ),
+      (0, 1, 2, 6),
+    ),
+  ],
+)
+def test_the_layers_with_an_indexer_are_read_from_each_form(changes, own):
+  h = SHARED | FAMILIES['glm_moe_dsa'] | {'model_type': 'glm_moe_dsa'}
+  c = families.from_hf(h | changes)
+  assert {*range(c.layers)} - {*c.indexless_layers} == {*own}
+  assert families.from_hf(families.to_hf(c)) == c
+
+
+def test_a_layer_without_an_indexer_uses_the_choice_of_an_earlier_one():
+  """The output of the first layer's attention is zero. So only its choice of
+  keys reaches the second layer.
+  """
+  base = config('glm_moe_dsa')
+  tokens = jax.random.randint(jax.random.key(5), (B, P + R), 3, V)
+  for second, changed in ((1, 2), True), ((), False):
+    c = dataclasses.replace(base, layers=3, indexless_layers=second)
+    model, params = made(c)
+    first = params['dense_layers']['attn']
+    first['o'] = first['o'].at[0].set(0.0)
+    other = trees.map_with_path(lambda _, x: x, params)
+    index = other['dense_layers']['attn']['index']
+    index['q'] = index['q'].at[0].multiply(-1.0)
+    run = jax.jit(model.hidden)
+    valid = jnp.ones(tokens.shape, bool)
+    a, b = (run(p, tokens, valid) for p in (params, other))
+    assert np.any(np.asarray(a) != np.asarray(b)) == changed
+
+
 def test_a_cache_has_the_keys_of_an_indexer():
   c = config('deepseek_v32')
   model, params = made(c)
@@ -185,6 +227,9 @@ def test_a_cache_has_the_keys_of_an_indexer():
   kept = [[x.values.shape for x in layer] for layer in shapes.own]
   assert kept == [[(S, 1, R, 14), (S, 1, R, 6)]] * c.layers
   assert c.cached_numbers == ((1, 14), (1, 6)) * c.layers
+  c = config('glm_moe_dsa')
+  own = [((1, 14), (1, 6)), ((1, 14),)]
+  assert [c.cached(name) for name in ('layers', 'indexless_layers')] == own
 
 
 def test_operations_of_an_indexer_are_counted():
@@ -194,7 +239,7 @@ def test_operations_of_an_indexer_are_counted():
   c = config('deepseek_v32')
   of_weights = 2 * (6 * 4 * 6 + 16 * (4 + 6))  # q, then weights and k
   for n, seen in (0, 0), (100, 2 * 100 * 4 * 6 - 2 * 95 * 4 * (10 + 10)):
-    counts = [weights.flops_per_token(x, n) for x in (c, plain(c))]
+    counts = [flops.flops_per_token(x, n) for x in (c, plain(c))]
     assert counts[0] - counts[1] == c.layers * (of_weights + seen)
 
 
@@ -210,7 +255,9 @@ def test_adapters_of_an_indexer_are_refused():
     (dict(index_topk=-1), 'index_topk=-1 and .* must be at least 1'),
     (dict(index_heads=0), 'index_heads=0 must be at least 1'),
     (dict(index_dim=3), 'index_dim=3 at least model.rope_dim=4'),
-    (dict(index_topk=0), 'index_dim and index_interleaved have no effect'),
+    (dict(index_topk=0), 'index_interleaved and indexless_layers have no eff'),
+    (dict(indexless_layers=(0,)), 'indexless_layers=.0,. must be rising ind'),
+    (dict(indexless_layers=(6,)), 'from 1 to model.layers - 1=5'),
     (dict(q_rank=0), 'index_topk needs a model.q_rank, now 0'),
     (
       dict(kv_rank=0, q_rank=0, rope_dim=0, value_dim=0),
@@ -233,17 +280,14 @@ def test_settings_that_an_indexer_cannot_have_are_refused(changes, said):
 @pytest.mark.parametrize(
   'changes, said',
   [
-    (
-      dict(indexer_types=['full'] + ['shared'] * 5),
-      "indexer_types=.'full', 's",
-    ),
-    (dict(index_topk_pattern='FSSFSS'), "index_topk_pattern='FSSFSS' is not"),
-    (dict(index_topk_freq=4), 'index_topk_freq=4 is not supported'),
+    (dict(indexer_types=['full'] * 6), "indexer_types=.'full', .*layers=7"),
+    (dict(indexer_types=['full'] * 6 + ['S']), "indexer_types=.'full', 'full"),
+    (dict(index_topk_pattern='SFFFFFF'), "pattern='SFFFFFF' .* 'full' first"),
     (dict(q_lora_rank=None), 'q_lora_rank is null'),
-    (dict(layer_types=['full_attention'] * 6), 'choose indexed_attention'),
+    (dict(layer_types=['full_attention'] * 7), 'choose indexed_attention'),
   ],
 )
 def test_keys_of_glm_5_are_refused_by_name(changes, said):
-  h = SHARED | ALIKE['glm_moe_dsa'] | {'model_type': 'glm_moe_dsa'}
+  h = SHARED | FAMILIES['glm_moe_dsa'] | {'model_type': 'glm_moe_dsa'}
   with pytest.raises(ValueError, match=said):
     families.from_hf(h | changes)

@@ -92,6 +92,8 @@ PUBLISHED = {
   # 744 B.
   'deepseek-v3.2': 671_877_944_064,
   'glm-5': 743_911_218_432,
+  # Without the indexers of 57 layers.
+  'glm-5.2': 743_911_218_432 - 57 * 9_371_904,
   'deepseek-r1-distill-qwen-1.5b': 1_777_088_000,  # untied
   'deepseek-r1-distill-qwen-7b': 7_615_616_512,
   'deepseek-r1-distill-qwen-14b': 14_770_033_664,
@@ -121,6 +123,7 @@ NUMERICS = {
   'qwen1.5': (1e6, 1e-6),
   'glm-4-': (1e4, 1e-5),
   'glm-4.5': (1e6, 1e-5),
+  'glm-5.2': (8e6, 1e-5),
   'glm-5': (1e6, 1e-5),
   'deepseek-v3': (1e4, 1e-6),
   'olmo-2': (5e5, 1e-6),
@@ -198,6 +201,8 @@ def test_differences_between_layers_are_as_published():
     assert not any(zoo.ZOO[name].windows)
   scale = {n: zoo.ZOO[f'gemma-2-{n}'].score_scale for n in ('9b', '27b')}
   assert scale == {'9b': 1 / 16, '27b': pytest.approx(1 / 12)}
+  own = [0, 1, *range(2, 78, 4)]  # layers of GLM-5.2 with an indexer
+  assert layers('glm-5.2', lambda c, i: i not in c.indexless_layers) == own
   gemma2 = [c for name, c in zoo.ZOO.items() if name.startswith('gemma-2-')]
   caps = {(c.attention_cap, c.logit_cap) for c in gemma2}
   assert caps == {(50.0, 30.0)}

@@ -10,7 +10,8 @@ V3.2, https://arxiv.org/abs/2512.02556), or stay as they are.
 
 The cache stores k, one row per token. Scores are sums of the same products in
 every program, so that sampler and trainer choose the same keys, unless two
-scores are closer than rounding errors.
+scores are closer than rounding errors. A layer without an indexer attends to
+the keys that the nearest earlier indexer chose (https://arxiv.org/abs/2603.12201).
 """
 
 from typing import Any
@@ -33,6 +34,42 @@ class Index:
   weights: jax.Array  # f32 [...,J], of the heads
   topk: int = struct.field(pytree_node=False)
   keys: jax.Array | None = None  # [N,S,1,I]; None: those of a cache
+
+
+def check(c: Any) -> None:
+  """Refuses a Config whose indexers no model can have.
+
+  Raises:
+    ValueError: names the field and what is allowed.
+  """
+  sizes = c.index_heads, c.index_dim
+  if not c.index_topk:
+    if any((*sizes, c.index_interleaved, c.indexless_layers)):
+      raise ValueError(
+        'model.index_heads, index_dim, index_interleaved and indexless_layers '
+        'have no effect: model.index_topk=0'
+      )
+    return
+  which = c.indexless_layers
+  if list(which) != sorted({*which} & {*range(1, c.layers)}):
+    raise ValueError(
+      f'model.indexless_layers={which} must be rising indices from 1 to '
+      f'model.layers - 1={c.layers - 1}: the first layer needs an indexer'
+    )
+  if c.index_topk < 1 or c.index_heads < 1 or c.index_dim < c.rope_dim:
+    raise ValueError(
+      f'model.index_topk={c.index_topk} and model.index_heads={c.index_heads} '
+      f'must be at least 1, and model.index_dim={c.index_dim} at least '
+      f'model.rope_dim={c.rope_dim}'
+    )
+  if not c.q_rank:
+    raise ValueError('model.index_topk needs a model.q_rank, now 0')
+  if c.cache_dtype not in ('model', c.dtype):
+    raise ValueError(
+      f'model.cache_dtype={c.cache_dtype!r} rounds the keys of an indexer '
+      f'(index_topk={c.index_topk}), which then chooses other keys than in '
+      "training: choose 'model'"
+    )
 
 
 def of_tokens(

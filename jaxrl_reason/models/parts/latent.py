@@ -46,7 +46,7 @@ def heads_of(x: jax.Array, p: dict, c: Any, angles) -> tuple[tuple, dict]:
   row = c.ops.rms_norm(row, p['kv_down_norm'], EPS)
   kept = jnp.concatenate([row, part], axis=-1)[..., None, :]
   heads = turned(q, c.head_dim - c.rope_dim), turned(kept, c.kv_rank)
-  if not c.index_topk:
+  if 'index' not in p:
     return heads, {}
   index, key = indexer.of_tokens(x, low, p['index'], c, angles)
   return (*heads, key), {'index': index}

@@ -7,6 +7,7 @@ in that order. A row is skipped if the model has no such weight.
 """
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -144,6 +145,11 @@ def of_stack(name: str, *rows: Row) -> tuple[Row, ...]:
     return leaf.replace('layers', name, 1)
 
   return tuple(r._replace(leaves=tuple(map(there, r.leaves))) for r in rows)
+
+
+def of_layers(rows: Iterable[Row]) -> tuple[Row, ...]:
+  """Returns the rows of weights that are stacked by layer."""
+  return tuple(row for row in rows if '{}' in row.name)
 
 
 def dense_too(*rows: Row) -> tuple[Row, ...]:
