@@ -1,11 +1,16 @@
 """Runs programs that describe a TPU, in processes of their own."""
 
+import json
 import os
 import subprocess
 import sys
 
 import pytest
 from paths import ROOT
+
+# Variables that conftest.py sets. The command `plan` needs none of them.
+OURS = ('XLA_FLAGS', 'JAX_PLATFORMS', 'JAX_COMPILATION_CACHE_DIR')
+GSM8K = 'grpo_gsm8k.py:qwen3_1p7b'
 
 
 def printed(code: str) -> str:
@@ -25,3 +30,26 @@ def printed(code: str) -> str:
   )  # fmt: skip
   assert done.returncode == 0, done.stderr[-3000:]
   return done.stdout
+
+
+def planned(tmp_path, recipe, topology, *flags, ok=True):
+  """Returns the facts of a plan, or with ok=False the printed text."""
+  out = tmp_path / 'plan.json'
+  env = {k: v for k, v in os.environ.items() if k not in OURS}
+  path = os.pathsep.join([str(ROOT), env.get('PYTHONPATH', '')])
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'jaxrl_reason', 'plan', '--nolargest'),
+      f'--config={ROOT / "configs" / recipe}',
+      f'--topology={topology}',
+      f'--json={out}',
+      *flags,
+    ],
+    env=env | {'PYTHONPATH': path},
+    capture_output=True,
+    text=True,
+  )
+  assert (done.returncode == 0) is ok, done.stderr[-3000:]
+  if ok:
+    return json.loads(out.read_text())
+  return done.stderr + done.stdout

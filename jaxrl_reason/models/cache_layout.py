@@ -37,14 +37,15 @@ def order(cache: cache_lib.Cache, own: stored.Stored, step) -> jax.Array:
 
 
 def allocated(c: Config, kept, *, rows: int, columns: int, window: int):
-  """Returns (a layer's cache of prompts, the empty cache of its rows).
+  """Returns (a layer's cache of prompts, that of its rows: the prompt's states,
+  and keys without tokens).
 
   Args:
     kept: keys and values [B,K,P,H] of the prompts, and states; () of a layer
       without any.
   """
   if isinstance(kept, delta.State):
-    return kept, delta.empty(rows, c)
+    return kept, delta.begun(kept, rows)
   states = tuple(x for x in kept if isinstance(x, delta.State))
   # Gathered over columns, because a decode step reads all keys of a prompt.
   keys = kept[: len(kept) - len(states)]
@@ -56,5 +57,5 @@ def allocated(c: Config, kept, *, rows: int, columns: int, window: int):
     cache_lib.empty(rows, x.shape[1], width, x.shape[3], to.values.dtype)
     for x, to in zip(keys, prompt)
   ]
-  own += [delta.empty(rows, c) for _ in states]
+  own += [delta.begun(x, rows) for x in states]
   return (*prompt, *states), tuple(own)

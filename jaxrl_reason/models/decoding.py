@@ -278,9 +278,8 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
 
     def attend(q, *new, kv_up=None, taps=None, index=None, **sinks):
       if taps is not None:
-        states, when = (prompt, own), jnp.broadcast_to(t, tokens.shape)
-        states = cached.of([delta.of(x) for x in states], at)
-        out, new = delta.decoded(q, taps, when, c, *states)
+        states = cached.of([delta.of(x) for x in (prompt, own)], at)
+        out, new = delta.decoded(q, taps, t, c, *states)
         return out, cache_lib.with_states(delta.of(own), new, at)
       kept = tuple(
         cache_lib.put(buffer, x, column, c.cache_dtype, at)

@@ -153,6 +153,23 @@ def test_one_token_some_tokens_and_chunks_go_on_from_one_another(whole):
   assert max(jax.tree.leaves(gaps)) < 1e-5
 
 
+@pytest.mark.parametrize('c, taps', [(C, TAPS), (MAMBA, OF_MAMBA)])
+def test_rows_that_begin_together_need_no_choice_at_every_token(c, taps):
+  """Three rows of each prompt: their states are copied once, or chosen."""
+  tokens, prompt = heads(4), delta.empty(N, c)
+  _, prompt = delta.some_tokens(tokens, taps, jnp.ones((N, 4), bool), c, prompt)
+  new = jax.tree.map(lambda x: jnp.repeat(x, 3, axis=0), heads(2, seed=1))
+  once = delta.begun(prompt, 3 * N)
+  chosen = jax.tree.map(jnp.zeros_like, once)
+  for t in range(2):
+    one = jax.tree.map(lambda x, t=t: x[:, t], new)
+    out, once = delta.decoded(one, taps, jnp.int32(t), c, prompt, once)
+    at = jnp.full(3 * N, t)
+    want, chosen = delta.decoded(one, taps, at, c, prompt, chosen)
+    np.testing.assert_array_equal(out, want)
+  jax.tree.map(np.testing.assert_array_equal, once, chosen)
+
+
 def test_gradients_are_those_of_the_recurrence(whole):
   x, t = heads(70), 70
   ids = np.array([[0] * 5 + [1] * 30 + [2] * 35, [1] * 66 + [0] * 4])

@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from described_tpu import GSM8K, OURS, planned
 from paths import ROOT
 
 from jaxrl_reason import config as config_lib
@@ -23,9 +24,6 @@ pytestmark = [
     reason="needs libtpu: pip install 'jaxrl_reason[tpu]'",
   ),
 ]
-# Variables that conftest.py sets. The command needs none of them.
-OURS = ('XLA_FLAGS', 'JAX_PLATFORMS', 'JAX_COMPILATION_CACHE_DIR')
-GSM8K = 'grpo_gsm8k.py:qwen3_1p7b'
 # 64 problems x 8 samples, 1,024 + 4,096 tokens.
 LONG = (
   '--config.data.prompt_len=1024',
@@ -41,29 +39,6 @@ EIGHT_B = (
   '--config.mesh=(1,16,4)',
   '--config.rl.micro_batches=16',
 )
-
-
-def planned(tmp_path, recipe, topology, *flags, ok=True):
-  """Returns the facts of a plan, or with ok=False the printed text."""
-  out = tmp_path / 'plan.json'
-  env = {k: v for k, v in os.environ.items() if k not in OURS}
-  path = os.pathsep.join([str(ROOT), env.get('PYTHONPATH', '')])
-  done = subprocess.run(
-    [
-      *(sys.executable, '-m', 'jaxrl_reason', 'plan', '--nolargest'),
-      f'--config={ROOT / "configs" / recipe}',
-      f'--topology={topology}',
-      f'--json={out}',
-      *flags,
-    ],
-    env=env | {'PYTHONPATH': path},
-    capture_output=True,
-    text=True,
-  )
-  assert (done.returncode == 0) is ok, done.stderr[-3000:]
-  if ok:
-    return json.loads(out.read_text())
-  return done.stderr + done.stdout
 
 
 def check(facts, *, rows: int, columns: int, vocab: int):
@@ -92,13 +67,24 @@ def check(facts, *, rows: int, columns: int, vocab: int):
 
 
 def test_the_tiny_recipe_on_four_chips(tmp_path):
-  facts = planned(
-    tmp_path, 'arithmetic_tiny.py', 'v5e:2x2', '--config.mesh=(1,4,1)'
-  )
+  flags = '--config.mesh=(1,4,1)', '--code'
+  facts = planned(tmp_path, 'arithmetic_tiny.py', 'v5e:2x2', *flags)
   assert [p['phase'] for p in facts['phases']] == ['evaluate', 'sft', 'step']
   assert facts['parameters'] == 331_520
   # A vocabulary of 24 is smaller than the width: whole logits of all rows.
   check(facts, rows=512, columns=37, vocab=24)
+
+
+def test_buffers_have_the_figures_of_the_code(tmp_path):
+  flags = '--config.mesh=(1,4,1)', '--only=sft'
+  found = []
+  for more in ((), ('--code',)):
+    facts = planned(tmp_path, 'arithmetic_tiny.py', 'v5e:2x2', *flags, *more)
+    (phase,) = facts['phases']
+    # Temporaries with their holes are no part of the memory that is needed.
+    del phase['compile_s'], phase['temporaries_gib']
+    found.append(facts)
+  assert found[0] == found[1]
 
 
 def test_two_slices_share_the_data_axis(tmp_path):
@@ -355,7 +341,7 @@ c.model.update(width=1024, mlp=4096, heads=8, kv_heads=8, head_dim=128)
 c.sft.rows = 8192
 c = config.read(c)
 planner = plan.Planner(
-  c, 'v5p:2x2x1', slices=1, model='', only=('sft',), say=str)
+  c, 'v5p:2x2x1', slices=1, model='', only=('sft',), code=True, say=str)
 print(planner.plan()['exposed_seconds'])
 chips.OVERLAP = dict.fromkeys(chips.CHIPS, {'xla_no_such_option': True})
 print(planner.plan()['exposed_seconds'])

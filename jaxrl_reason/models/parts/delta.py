@@ -30,7 +30,6 @@ o_t = c_t conv(b v)_t, with projections b, v and c of x. The state is then the
 last inputs of the convolution alone.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -83,6 +82,16 @@ def empty(rows: int, c: Any) -> State:
   shape = rows, k, g, c.delta_key_dim, c.delta_value_dim
   memory = jnp.zeros(shape, jnp.float32) if c.delta_key_dim else None
   return jax.tree.map(sharding.rows, State(inputs, memory))
+
+
+def begun(prompt: State, rows: int) -> State:
+  """Returns the states of rows that continue prompts [B], those of a prompt
+  adjacent.
+  """
+  repeats = rows // len(prompt.inputs)
+  return jax.tree.map(
+    lambda x: sharding.rows(jnp.repeat(x, repeats, axis=0)), prompt
+  )
 
 
 def heads_of(x: jax.Array, p: dict, c: Any) -> tuple[Heads, jax.Array]:
@@ -323,17 +332,17 @@ def decoded(
   Args:
     heads: of tokens [S], or of O tokens per row [S,O].
     t: i32 [S] or [S,O], the index of each in its completion; -1: no token. A
-      row whose token has index 0 begins with the state of its prompt.
+      row whose token has index 0 begins with the state of its prompt. []: that
+      of every row; the rows' states are `begun` before the first of them.
     prompt: state of B prompts; own: state of S rows, those of a prompt
       adjacent.
 
   Returns:
     (f32 [S,...,K,G,U], or [S,...,K,U] of a convolution alone; the new own).
   """
+  if not jnp.ndim(t):  # a choice would read the prompts' states at every token
+    return one_token(heads, taps, jnp.ones(len(own.inputs), bool), c, own)
   begins = jnp.any(t.reshape(len(t), -1) == 0, axis=1)
-  repeats = len(t) // len(prompt.inputs)
-  of_rows = functools.partial(jnp.repeat, repeats=repeats, axis=0)
-  first = jax.tree.map(of_rows, prompt)
-  state = chosen(begins, first, own)
+  state = chosen(begins, begun(prompt, len(t)), own)
   run = one_token if t.ndim == 1 else some_tokens
   return run(heads, taps, t >= 0, c, state)

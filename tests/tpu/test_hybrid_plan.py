@@ -1,0 +1,57 @@
+"""The TPU compiler compiles a hybrid of states and attention."""
+
+import importlib.util
+import json
+
+import pytest
+from described_tpu import GSM8K, planned
+
+pytestmark = [
+  pytest.mark.tpu_compile,
+  pytest.mark.skipif(
+    importlib.util.find_spec('libtpu') is None,
+    reason="needs libtpu: pip install 'jaxrl_reason[tpu]'",
+  ),
+]
+# Granite 4 with a short convolution and a state of 2 MiB a row in most layers.
+HYBRID = dict(
+  model_type='granitemoehybrid',
+  num_hidden_layers=6,
+  hidden_size=512,
+  num_attention_heads=8,
+  num_key_value_heads=4,
+  layer_types=['mamba', 'mamba', 'attention'] * 2,
+  num_local_experts=0,
+  intermediate_size=1024,
+  shared_intermediate_size=1024,
+  vocab_size=512,
+  tie_word_embeddings=True,
+  mamba_n_heads=64,
+  mamba_expand=8,
+  mamba_d_state=128,
+)
+
+
+def test_a_hybrid_reads_its_states_in_place(tmp_path):
+  """A token reads a layer's states twice and writes them once. The states of
+  prompts are read once for a completion.
+  """
+  (tmp_path / 'config.json').write_text(json.dumps(HYBRID))
+  facts = planned(
+    tmp_path,
+    GSM8K,
+    'v5p:2x2x1',
+    f'--config.model_dir={tmp_path}',
+    '--config.data.prompt_len=64',
+    '--config.data.completion_len=64',
+    '--config.rl.parts=1',
+    '--only=generate',
+    '--config.mesh=(1,4,1)',
+  )
+  (generate,) = facts['phases']
+  rows = 32 * 8 // 4
+  state = 64 * 64 * 128 * 4  # of a row and layer
+  layers = HYBRID['layer_types'].count('mamba')
+  of_states = 3 * rows * state * layers
+  assert 0.9 * of_states < generate['token_loop']['bytes'] < 1.4 * of_states
+  assert generate['fits'] and 0.85 < generate['flops_over_model'] < 1.3
