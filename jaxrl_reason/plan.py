@@ -31,6 +31,7 @@ def parser() -> command.Parser:
   p.switch('--search', 'search mesh, remat, micro-batches, parts and padding')
   p.switch('--nolargest', 'do not search for the largest batch that fits')
   p.switch('--by_depth', 'compile three depths of a deep model, extrapolate')
+  p.switch('--code', 'also generate code: finds kernels that do not compile')
   p.text('--only', '', 'phases: generate,score,update, ...; all if empty')
   p.text('--stage', '', 'this stage alone; if empty, the last of each kind')
   p.text('--seeds', '', 'numbers of seeds in one program, such as 1,4,16')
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       model=a.model,
       only=command.listed('--only', a.only, str),
       by_depth=a.by_depth,
+      code=a.code,
       search=a.search,
       largest=not a.nolargest,
       stage=a.stage,

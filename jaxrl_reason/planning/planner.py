@@ -33,7 +33,12 @@ FEW = 2  # number of fastest meshes for which more settings are tried
 
 
 class Planner:
-  """Plans recipes on a described machine; `say` prints lines about progress."""
+  """Plans recipes on a described machine.
+
+  Attributes:
+    code: compile programs to the end, not only to their buffers.
+    say: prints lines about progress.
+  """
 
   def __init__(
     self,
@@ -44,6 +49,7 @@ class Planner:
     model: str,
     only=(),
     by_depth: bool = False,
+    code: bool = False,
     say=print,
   ):
     self.config, self.model, self.say = config, model, say
@@ -51,7 +57,7 @@ class Planner:
     abstract.zoo_name(config, model)  # refuses an unknown name
     self.devices = described.devices(topology, slices)
     self.topology = topology
-    self.code = True  # compiles programs to the end, not only to the buffers
+    self.code = code
     self.machine = roofline.Machine(
       chips.chip_of(topology), chips.torus_of(topology), slices
     )
@@ -174,7 +180,6 @@ class Planner:
     wanted = phases.of_a_step(p['phase'] for p in facts['phases'])
     inside = [p for p in facts['phases'] if p['phase'] in wanted]
     start, room = facts['prompts'], self.machine.chip.hbm
-    self.code = False
 
     def needs(prompts: int) -> float:
       found = inside
@@ -194,7 +199,6 @@ class Planner:
     """Plans the recipe on every mesh shape, with settings that fit. The fastest
     mesh is first; meshes that do not fit come last.
     """
-    self.code = False
     lean = settings.lean(self.config, self.config.mesh)
     # Refuses --only of other phases.
     settings.asked(self.only, lean.stages[-1], lean.rl.path)
@@ -304,7 +308,7 @@ def _counts(texts) -> list[int]:
 
 def _refuse_with_seeds(**flags) -> None:
   """Refuses the flags that have no effect on a plan of --seeds."""
-  unread = 'search', 'only', 'by_depth', 'nolargest'
+  unread = 'search', 'only', 'by_depth', 'code', 'nolargest'
   given = [f'--{name}' for name in unread if flags.get(name)]
   if given:
     raise ValueError(
@@ -334,8 +338,8 @@ def run(
   Args:
     show: prints the text that is complete before the search for the largest
       batch, which takes as long again; it is not returned.
-    options: model, slices, only, by_depth, search, largest, stage, seeds:
-      the flags.
+    options: model, slices, only, by_depth, code, search, largest, stage,
+      seeds: the flags.
 
   Raises:
     ValueError, ImportError: with a message for the user.

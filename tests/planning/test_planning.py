@@ -810,12 +810,11 @@ def test_the_command_prints_the_largest_batch(monkeypatch):
     return described.Measured(phase, *room, cost, 0, 0, 0.0)
 
   def without_code(make, args, phase, mesh, experts):
-    if len(asked) == 1:  # another process lowers the same program
+    if not asked:  # another process lowers the same program
       same = make(*args).as_text(), phase.lower(mesh).as_text()
       assert same[0] == same[1] and 'module' in same[0]
     return measured(phase, mesh, experts)
 
-  monkeypatch.setattr(described, 'measure', measured)
   monkeypatch.setattr(compiled_buffers, 'measure', without_code)
   text, facts = plan.run(
     config, 'v5e:2x4', say=said.append, slices=1, model='',

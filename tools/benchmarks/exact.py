@@ -133,6 +133,7 @@ def planned(a: argparse.Namespace, topology: str, model: str) -> None:
         topology,
         slices=1,
         model=model,
+        code=True,
         say=lambda text: None,
       )
       (facts[n],) = plan.facts_of(plan.parts(plan.config, a.depth), (phase,))
