@@ -20,10 +20,6 @@ their solutions, the others with eight samples of each.
              total of all others (https://arxiv.org/abs/2601.20802)
   sdpo_top8  the same over eight tokens. This setting was added after the
              result of `sdpo`, so it has no claim
-  sdpo_feedback, opsd_feedback
-             the teacher reads a correct sample of the same problem, and the
-             reference solution only if there is none. These settings were added
-             later; they are not in the table and have no claim
   sdft       the teacher is a running mean of the policy
              (https://arxiv.org/abs/2601.19897)
 
@@ -77,11 +73,6 @@ SHOWN = {
 POLICY = SHOWN | {'rl.teacher.weights': 'policy', 'rl.algorithm': 'sdpo'}
 REFERENCE = SHOWN | {'rl.teacher.weights': 'reference'}
 TOP_2 = {'rl.loss.distill_top_k': 2}
-FEEDBACK = {
-  'rl.teacher.prompt': '{prompt}{sample}:',
-  'rl.teacher.no_sample': '{solution}',
-  'rl.teacher.prompt_len': 48,
-}
 SELF = {
   'opsd': REFERENCE,
   'sdpo': POLICY | TOP_2,
@@ -115,8 +106,6 @@ def get_study():
       **SELF,
       'opsd_top2': REFERENCE | TOP_2,
       'sdpo_top8': POLICY | {'rl.loss.distill_top_k': 8},
-      'sdpo_feedback': POLICY | TOP_2 | FEEDBACK,
-      'opsd_feedback': REFERENCE | FEEDBACK,
     },
     first_seed=1,  # seed 0 served to choose the recipe
     shown=(PASS, 'eval/heldout/shown/pass@1', 'train/entropy'),
