@@ -140,7 +140,8 @@ class ResizeFn(Protocol):
 class ForkFn(Protocol):
   """Returns a cache in which each of S rows has n children, S*n rows.
 
-  t: int [S], the index of the last token that the children share.
+  t: int [S], or [S,n] for each child, the index of the last token that a child
+  shares with its row.
   """
 
   def __call__(self, cache: Cache, t: jax.Array, n: int, /) -> Cache: ...

@@ -65,7 +65,7 @@ class Cache:
   # (keys, values), Stored of [S,K,R,H], or a State of S rows. P and R are no
   # more than a layer's window.
   own: tuple
-  prompt_mask: jax.Array  # bool [B,P]
+  prompt_mask: jax.Array  # bool [B,1 or I,P], for all or each of I rows
   # Maximum tokens of a row, P + C. Some rotary tables depend on it.
   max_tokens: int = struct.field(pytree_node=False)
   # For each entry, its layers and its window in tokens; 0: no window.
@@ -91,15 +91,6 @@ class Cache:
     return {
       w: kv[0] for w, kv in entries if kv and not isinstance(kv, delta.State)
     }
-
-
-def empty(rows: int, heads: int, columns: int, width: int, dtype) -> Stored:
-  """Returns zeroed keys or values; dtype: of the stored numbers."""
-  values = sharding.rows(jnp.zeros((rows, heads, columns, width), dtype))
-  if values.dtype != jnp.int8:
-    return Stored(values)
-  scale = jnp.zeros((rows, heads, columns), jnp.float32)
-  return Stored(values, sharding.rows(scale))
 
 
 def within(columns: int, window: int) -> int:
@@ -266,6 +257,12 @@ def gapped(cache: Cache, columns: int) -> Cache:
   return cache.replace(own=_each(blank, cache, cache.own), at=at)
 
 
+def _of_rows(x: jax.Array, s: int) -> jax.Array:
+  """Repeats x [B,1 or I,...] for the s = B*I rows: [S,...]."""
+  b, _, *shape = x.shape
+  return jnp.broadcast_to(x, (b, s // b, *shape)).reshape(s, *shape)
+
+
 def place(cache: Cache, t: jax.Array, column):
   """Assigns columns of a gapped cache to new tokens.
 
@@ -278,8 +275,8 @@ def place(cache: Cache, t: jax.Array, column):
     (cache, positions [S,O], masks by window: (of prompt bool [B,I*O,P], of
     own columns bool [S,O,R])).
   """
-  b, (s, o) = cache.prompt_mask.shape[0], t.shape
-  first = jnp.repeat(cache.prompt_mask.sum(axis=1), s // b)
+  b, (s, o) = len(cache.prompt_mask), t.shape
+  first = _of_rows(cache.prompt_mask.sum(axis=2), s)
   positions = jnp.where(t < 0, -1, first[:, None] + t)
   if jnp.ndim(column):
     to = jnp.where(column < 0, cache.at.shape[1], column)
@@ -288,16 +285,19 @@ def place(cache: Cache, t: jax.Array, column):
     at = jax.lax.dynamic_update_slice_in_dim(
       cache.at, positions, column, axis=1
     )
-  of_prompt = (jnp.cumsum(cache.prompt_mask, axis=1) - 1)[:, None]
   queries, masks = positions.reshape(b, -1, 1), {}
+  of_prompt = jnp.cumsum(cache.prompt_mask, axis=2) - 1
+
+  def of_tokens(x):
+    return jnp.repeat(_of_rows(x, s), o, axis=0).reshape(b, s // b * o, -1)
+
   for window, keys in cache.keys('prompt').items():
-    prompt = jnp.broadcast_to(
-      cache.prompt_mask[:, None], (b, s // b * o, of_prompt.shape[2])
-    )
+    prompt = of_tokens(cache.prompt_mask)
     own = (at >= 0)[:, None] & (at[:, None] <= positions[..., None])
     if window:
       most = windows.reach(window, positions)[..., None]
-      prompt = prompt & (queries - of_prompt < most.reshape(queries.shape))
+      near = queries - of_tokens(of_prompt) < most.reshape(queries.shape)
+      prompt = prompt & near
       own = own & (positions[..., None] - at[:, None] < most)
     masks[window] = prompt[..., -keys.values.shape[-2] :], own
   return cache.replace(at=at), jnp.maximum(positions, 0), masks
@@ -310,17 +310,20 @@ def fork(cache: Cache, t: jax.Array, n: int) -> Cache:
   begin empty.
 
   Args:
-    t: int [S], the index in its completion of the last token that the children
-      share; -1: only the prompt.
+    t: int [S], or [S,n] for each child, the index in the row's completion of
+      the last token that the child shares; -1: only the prompt.
     n: children of a row, adjacent. Index 0 of their completions follows the
       last shared token.
   """
-  b, s = cache.prompt_mask.shape[0], cache.at.shape[0]
-  first = jnp.repeat(cache.prompt_mask.sum(axis=1), s // b)
-  kept = (cache.at >= 0) & (cache.at <= (first + t)[:, None])
+  s, at = len(cache.at), cache.at[:, None]
+  first = _of_rows(cache.prompt_mask.sum(axis=2), s)
+  last = first[:, None] + t.reshape(s, -1)
+  kept = (at >= 0) & (at <= last[..., None])  # [S,1 or n,R]
+  before = _of_rows(cache.prompt_mask, s)[:, None]
+  before = jnp.broadcast_to(before, (*last.shape, before.shape[2]))
 
   def of_row(x):
-    return jnp.repeat(x, s // b, axis=0)
+    return _of_rows(x[:, None], s)
 
   def joined(prompt, own):
     return jnp.concatenate([of_row(prompt), own], axis=2)
@@ -328,16 +331,15 @@ def fork(cache: Cache, t: jax.Array, n: int) -> Cache:
   def blank(x):
     return jnp.repeat(jnp.zeros_like(x), n, axis=0)
 
-  mask = jnp.concatenate([of_row(cache.prompt_mask), kept], axis=1)
   routes = cache.routes
   if routes is not None:
     own = jnp.repeat(routes[1], n, axis=0)
-    padding = ((0, 0), (0, kept.shape[1]), (0, 0), (0, 0))
+    padding = ((0, 0), (0, kept.shape[2]), (0, 0), (0, 0))
     routes = jnp.pad(of_row(routes[0]), padding, constant_values=-1), own
   return cache.replace(
     prompt=_each(joined, cache, cache.prompt, cache.own),
     own=_each(blank, cache, cache.own),
-    prompt_mask=mask,
+    prompt_mask=jnp.concatenate([before, kept], axis=2),
     routes=routes,
     at=jnp.repeat(jnp.full_like(cache.at, -1), n, axis=0),
   )
@@ -378,13 +380,13 @@ def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
   """
   b, s = len(cache.prompt_mask), cache.rows
   by_prompt = jnp.reshape(t, (b, -1) if jnp.ndim(t) else (1, 1))
-  positions = cache.prompt_mask.sum(axis=1)[:, None] + by_prompt
+  positions = cache.prompt_mask.sum(axis=2) + by_prompt
   # The position of a prompt token, from which distances are measured.
-  at = (jnp.cumsum(cache.prompt_mask, axis=1) - 1)[:, None]
+  at = jnp.cumsum(cache.prompt_mask, axis=2) - 1
   masks = {}
   for window, keys in cache.keys('own').items():
     r = keys.values.shape[-2]
-    prompt = cache.prompt_mask[:, None]
+    prompt = cache.prompt_mask
     # R is at most the window, so no own token is outside it.
     seen = (step - jnp.arange(r)) % r <= jnp.reshape(t, (-1, 1, 1))
     if window:
@@ -395,4 +397,4 @@ def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
       most = jnp.broadcast_to(most, (b, s // b, 1)).reshape(s, 1, 1)
       seen = seen & ((step - jnp.arange(r)) % r < most)
     masks[window] = prompt, seen
-  return jnp.broadcast_to(positions, (b, s // b)).reshape(s), masks
+  return _of_rows(positions, s), masks

@@ -36,6 +36,17 @@ def order(cache: cache_lib.Cache, own: stored.Stored, step) -> jax.Array:
   return at if cache.at is not None else (at - step - 1) % len(at)
 
 
+def empty(
+  rows: int, heads: int, columns: int, width: int, dtype
+) -> stored.Stored:
+  """Returns zeroed keys or values; dtype: of the stored numbers."""
+  values = sharding.rows(jnp.zeros((rows, heads, columns, width), dtype))
+  if values.dtype != jnp.int8:
+    return stored.Stored(values)
+  scale = jnp.zeros((rows, heads, columns), jnp.float32)
+  return stored.Stored(values, sharding.rows(scale))
+
+
 def allocated(c: Config, kept, *, rows: int, columns: int, window: int):
   """Returns (a layer's cache of prompts, that of its rows: the prompt's states,
   and keys without tokens).
@@ -54,7 +65,7 @@ def allocated(c: Config, kept, *, rows: int, columns: int, window: int):
   prompt = tuple(stored.store(x, c.cache_dtype) for x in seen)
   width = cache_lib.within(columns, window)
   own = [
-    cache_lib.empty(rows, x.shape[1], width, x.shape[3], to.values.dtype)
+    empty(rows, x.shape[1], width, x.shape[3], to.values.dtype)
     for x, to in zip(keys, prompt)
   ]
   own += [delta.begun(x, rows) for x in states]

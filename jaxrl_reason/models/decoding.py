@@ -238,7 +238,7 @@ def prefill(
   return last, cache_lib.Cache(
     prompt=tuple(prompt),
     own=tuple(own),
-    prompt_mask=valid,
+    prompt_mask=valid[:, None],
     max_tokens=length + max_new,
     layers=where,
     windows=windows,

@@ -58,7 +58,7 @@ def whole_cache(monkeypatch):
   """Keeps every column in every layer, and masks columns by distance."""
 
   def context(cache, t, step):
-    valid, t = cache.prompt_mask, jnp.asarray(t)
+    valid, t = cache.prompt_mask[:, 0], jnp.asarray(t)
     s, r = cache.own[0][0].values.shape[::2]
     n = jnp.repeat(valid.sum(1), s // len(valid))
     ts = jnp.broadcast_to(t, s)

@@ -227,8 +227,13 @@ def test_a_turn_that_does_not_fit_ends_the_row():
 
 
 @pytest.mark.parametrize('shape', [{}, GEMMA, dict(cache_dtype='int8')])
-def test_children_of_a_fork_share_the_keys(shape):
-  """Tokens decoded after a fork equal those without a fork."""
+@pytest.mark.parametrize(
+  'at', [[[2], [1]], [[2, 0, -1], [1, 2, 0]]], ids=['one', 'each']
+)
+def test_children_of_a_fork_share_the_keys(shape, at):
+  """Tokens decoded after a fork equal those without a fork. A child shares the
+  tokens up to that of its row, or to its own one.
+  """
   _, model, params = small_model(**shape)
   asked, n = prompts(), 3
   weights = model.decode_params(params)
@@ -241,7 +246,7 @@ def test_children_of_a_fork_share_the_keys(shape):
   index = jnp.arange(5)
   length = jnp.array([[5], [3]] * B)
   t = jnp.where(index < length, index, NONE)
-  at = jnp.array([2, 1] * B)  # of each row, the last in common
+  at = jnp.array(at * B)  # the last token in common
   _, _, cache = model.extend(weights, tokens, begun(2), t, 0)
   forked = model.fork(cache, at, n)
   assert forked.prompt[0][0].values.shape[-4] == B * 2  # not one per child
@@ -249,7 +254,7 @@ def test_children_of_a_fork_share_the_keys(shape):
   after = jnp.broadcast_to(jnp.arange(4), more.shape)
   got, _, _ = model.extend(weights, more, forked, after, 0)
   # The same rows, never forked.
-  first = jnp.repeat(at + 1, n)[:, None]
+  first = jnp.broadcast_to(at + 1, (B * 2, n)).reshape(-1, 1)
   whole = jnp.concatenate([jnp.repeat(tokens, n, axis=0), more], axis=1)
   kept = jnp.where(index < first, index, NONE)
   place = jnp.concatenate([kept, first + after], axis=1)
