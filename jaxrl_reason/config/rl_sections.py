@@ -376,14 +376,15 @@ class Tree(Record):
 
   width: CountOrNone = 0  # children of a fork, at least 2; 0: no tree
   # Indices of the tokens before which all rows fork, from 1, in rising order;
-  # (): one fork of each row, before the token with the highest entropy.
+  # (): each row forks before its tokens with the highest entropies.
   columns: tuple = ()
-  # Text of one token that ends a step. Each row then forks before one of its
-  # steps: the step whose first token had the highest entropy.
+  forks: Count = 1  # number of forks that a row chooses by entropy
+  # Text of one token that ends a step. Each row then forks before some of its
+  # steps: the steps whose first tokens had the highest entropies.
   step_end: str = ''
   # Numbers of the turns before which all episodes fork, from 1, in rising
-  # order; (): one fork of each episode, before the turn whose first token had
-  # the highest entropy. Only with `rl.turns.env`.
+  # order; (): each episode forks before the turns whose first tokens had the
+  # highest entropies. Only with `rl.turns.env`.
   turns: tuple = ()
 
 

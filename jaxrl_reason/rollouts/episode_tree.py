@@ -2,10 +2,10 @@
 leaves of a tree that forks before turns.
 
   at turns     all rows fork before the turns of given numbers
-  by entropy   rows are played to their ends, and each forks once, before the
-               turn whose first token had the highest entropy. So a fork is
-               after the reply of a tool where the policy is least sure, as in
-               ARPO (https://arxiv.org/abs/2507.19849)
+  by entropy   rows are played to their ends, and each forks before the k turns
+               whose first tokens had the highest entropies. So a fork is after
+               the reply of a tool where the policy is least sure, as in ARPO
+               (https://arxiv.org/abs/2507.19849)
 
 The children of a fork share the tokens before it, observations included, and
 each begins with a copy of the environment's state. So in an environment with
@@ -30,22 +30,20 @@ from jaxrl_reason.rollouts.episode import Play, State
 
 
 def _fork(model: Model, state: State, at: jax.Array, n: int) -> State:
-  """Replaces every row by n children that share its tokens before index `at`
-  [S], at least 1: that of the first token of a turn.
+  """Replaces every row by n children that share its tokens before index `at`,
+  int [S,1], or [S,n] for each child, at least 1: of the first token of a turn.
   """
   last = at - 1  # each child decodes the last token in common
-  before = 0 if state.shared is None else state.shared
+  before = 0 if state.shared is None else state.shared[:, None]
   cache = model.fork(state.cache, last - 1 - before, n)
-  token = jnp.take_along_axis(state.out['tokens'], last[:, None], axis=1)
-  copied = dict(
-    t=last, begin=at, token=token[:, 0], shared=last,
-    done=state.done, env=state.env, episode=state.episode,
-  )  # fmt: skip
+  token = jnp.take_along_axis(state.out['tokens'], last, axis=1)
+  same = dict(done=state.done, env=state.env, episode=state.episode)
+  copied = jax.tree.map(lambda x: x[:, None], same)
+  copied |= dict(t=last, begin=at, token=token, shared=last)
   copied = jax.tree.map(functools.partial(tree_lib.children, n=n), copied)
-  turn, zero = state.turn, jnp.zeros_like(copied['t'])
+  zero = jnp.zeros_like(copied['t'])
   return state.replace(
     **copied,
-    turn=tree_lib.children(turn, n) if turn.ndim else turn,
     column=jnp.int32(0),
     seen=zero,
     ended=zero > 0,
@@ -72,7 +70,7 @@ def _at_turns(how: tree_lib.Tree, every: Draw, play: Play, state: State):
   state, _ = play.until(how.turns[0], state, how.turns[0])
   for fork, end in zip(how.turns, (*how.turns[1:], most)):
     # An episode that is over has copies.
-    at = jnp.where(state.done, play.max_new, state.begin)
+    at = jnp.where(state.done, play.max_new, state.begin)[:, None]
     state = _fork(every.model, state, at, how.width)
     rows = np.arange(0, n, n // len(state.done))
     play = dataclasses.replace(play, draw=tree_lib.of_rows(every, rows))
@@ -105,45 +103,53 @@ def _with_history(play: Play, state: State) -> tuple[State, dict]:
   return play.until(most, state, most, blanks, save)
 
 
-def fork_of(
-  turn: jax.Array, sampled: jax.Array, entropy: jax.Array
+def forks_of(
+  turn: jax.Array, sampled: jax.Array, entropy: jax.Array, forks: int = 1
 ) -> jax.Array:
-  """Returns the index of the first token of a turn, of those with the highest
-  entropy, int [S]; 0: the episode has one turn.
+  """Returns the indices of the first tokens of turns with the highest
+  entropies, int [S,forks]; 0: the episode has one turn (see `highest`).
 
   Args:
     turn: int [S,C], as of a Rollout; sampled: bool [S,C]; entropy: f32 [S,C].
   """
   # A turn's number changes at its first token: a reply has that of its call.
   begins = (turn != jnp.roll(turn, 1, axis=1)) & sampled
-  return tree_lib.highest(entropy, begins & (turn > 1))
+  return tree_lib.highest(entropy, begins & (turn > 1), forks)
+
+
+def _branched(model: Model, whole: State, saved: dict, at) -> State:
+  """Returns the states of n children of each row that was played to its end, as
+  they were before token `at`, int [S,n], the first of a turn.
+
+  Args:
+    saved: of `_with_history`.
+  """
+  of_children = functools.partial(tree_lib.children, n=at.shape[1])
+  turn = jnp.take_along_axis(whole.out['turn'], at, axis=1) - 1
+  then = jax.tree.map(lambda x: x[jnp.arange(len(at))[:, None], turn], saved)
+  turn, then = jax.tree.map(of_children, (turn, then))
+  state = _fork(model, whole, at, at.shape[1])
+  episode = state.episode
+  there = jnp.arange(episode.reward.shape[1]) < turn[:, None]
+  episode = episode.replace(
+    reward=jnp.where(there, episode.reward, jnp.nan),
+    done=episode.done & state.done,
+    events=then['events'],
+  )
+  return state.replace(turn=turn, env=then['env'], episode=episode)
 
 
 def _by_entropy(how: tree_lib.Tree, every: Draw, play: Play, state: State):
   """Plays rows to their ends, and then the other children of their forks:
-  (state of all rows, the nodes of their tokens [S,w,C]).
+  (state of all rows, the nodes of their tokens [S,leaves,C]).
   """
-  w, room = how.width, play.max_new
   whole, saved = _with_history(play, state)
-  out = whole.out
-  at = fork_of(out['turn'], out['sampled'], out['entropy'])
-  # The children of an episode without a fork are copies.
-  alone = at == 0
-  turn = jnp.take_along_axis(out['turn'], at[:, None], axis=1)[:, 0] - 1
-  then = jax.tree.map(lambda x: x[jnp.arange(len(turn)), turn], saved)
-  episode, there = whole.episode, jnp.arange(play.how.most) < turn[:, None]
-  state = whole.replace(
-    turn=turn,
-    done=alone,
-    env=then['env'],
-    episode=episode.replace(
-      reward=jnp.where(there, episode.reward, jnp.nan),
-      done=episode.done & alone,
-      events=then['events'],
-    ),
-  )
-  state = _fork(every.model, state, jnp.maximum(at, 1), w - 1)
-  others = np.arange(len(every.keys)).reshape(-1, w)[:, 1:].ravel()
+  given = (whole.out[name] for name in ('turn', 'sampled', 'entropy'))
+  at = forks_of(*given, how.forks)
+  alone = at[:, 0] == 0
+  begun = whole.replace(done=alone), saved, how.of_others(at)
+  state = _branched(every.model, *begun)
+  _, others = how.rows(len(every.keys))
   play = dataclasses.replace(play, draw=tree_lib.of_rows(every, others))
   most = play.how.most
   state = _resumed(play, state, most - 1)
@@ -151,7 +157,7 @@ def _by_entropy(how: tree_lib.Tree, every: Draw, play: Play, state: State):
   first, rest = ((x.out, x.env, x.episode) for x in (whole, state))
   out, env, episode = tree_lib.joined(first, rest, alone)
   state = state.replace(out=out, env=env, episode=episode)
-  return state, how.nodes(tree_lib.after(jnp.where(alone, room, at), room))
+  return state, how.nodes_of_forks(at, play.max_new)
 
 
 def play_all(

@@ -3,16 +3,18 @@ leaves of a tree.
 
   at columns   all rows of a prompt fork before tokens of given indices (TreePO,
                https://arxiv.org/abs/2508.17445)
-  by entropy   rows are sampled to their ends, and each forks once, before the
-               token whose distribution had the highest entropy (TreeRL,
-               https://arxiv.org/abs/2506.11902); with `ends`, before the first
-               token of a step
+  by entropy   rows are sampled to their ends, and each forks before the k
+               tokens whose distributions had the highest entropies (TreeRL,
+               https://arxiv.org/abs/2506.11902, and FR3E,
+               https://arxiv.org/abs/2507.07017); with `ends`, before first
+               tokens of steps
 
   at turns     episodes fork before turns (`rollouts.episode_tree`)
 
 A fork gives a row `width` children. Their tokens before the fork are sampled
 once, and their keys are kept once (`Model.fork`): they become a part of the
-prompt that the children attend to.
+prompt that the children attend to. By entropy, the first child is the row
+itself, so the other children of all its forks are sampled together.
 
 The noise of a token depends only on (key, row id, index in the completion), as
 in the sampler, and the first child continues with the noise of its parent. So
@@ -40,23 +42,42 @@ class Tree:
   Attributes:
     width: children of a fork, at least 2.
     columns: indices of the tokens before which all rows fork, increasing, at
-      least 1; (): one fork, before the token with the highest entropy.
-    ends: tokens that end a step; with them, the fork of a row is after one of
-      these tokens. (): it is before any token.
+      least 1; (): each row forks before tokens with high entropies.
+    ends: tokens that end a step; with them, the forks of a row are after some
+      of these tokens. (): they are before any token.
     turns: numbers of the turns before which all episodes fork, from 1,
-      increasing; (): one fork, before the turn whose first token has the
-      highest entropy. Read for episodes.
+      increasing; (): each forks before turns whose first tokens have high
+      entropies. Read for episodes.
+    forks: of each row, without columns and turns.
   """
 
   width: int
   columns: tuple[int, ...] = ()
   ends: tuple[int, ...] = ()
   turns: tuple[int, ...] = ()
+  forks: int = 1
 
   @property
   def leaves(self) -> int:
     """Counts the leaves below a row that has not forked yet."""
-    return self.width ** max(len(self.columns), len(self.turns), 1)
+    levels = max(len(self.columns), len(self.turns))
+    return self.width**levels if levels else 1 + self.others * self.forks
+
+  @property
+  def others(self) -> int:
+    """Counts the children of a fork besides the first."""
+    return self.width - 1
+
+  def rows(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers of the first leaves of n rows, and of the others."""
+    leaf = np.arange(n).reshape(-1, self.leaves)
+    return leaf[:, 0], leaf[:, 1:].ravel()
+
+  def of_others(self, at: jax.Array) -> jax.Array:
+    """Returns the fork of each other leaf, int [S,leaves-1], at least 1, of the
+    forks at [S,forks] of rows.
+    """
+    return jnp.repeat(jnp.maximum(at, 1), self.others, axis=1)
 
   def nodes(self, level: jax.Array | np.ndarray) -> jax.Array:
     """Numbers the nodes of a row's leaves, from 0: int [S,leaves,C].
@@ -70,6 +91,23 @@ class Tree:
     first = (self.width ** np.arange(depth) - 1) // (self.width - 1)
     leaf = jnp.arange(self.leaves)[:, None]
     return jnp.asarray(first)[level] + leaf // jnp.asarray(below)[level]
+
+  def nodes_of_forks(self, at: jax.Array, room: int) -> jax.Array:
+    """Numbers the nodes of the leaves of rows that chose their forks, from 0:
+    int [S,leaves,C]. The first leaf is the row; the others follow their forks.
+
+    Args:
+      at: int [S,forks], falling, the tokens before which a row forks; 0: none.
+      room: C.
+    """
+    at = at[..., None]
+    after = (at > 0) & (jnp.arange(room) >= at)  # [S,forks,C]
+    level = jnp.sum(after, axis=1)[:, None]  # the row's forks before a token
+    own = (level == 0) | (level == self.forks)
+    row = jnp.where(own, jnp.minimum(level, 1), self.leaves + level)
+    leaf = 1 + jnp.arange(1, self.leaves)[:, None]
+    others = jnp.where(jnp.repeat(after, self.others, axis=1), leaf, row)
+    return jnp.concatenate([row, others], axis=1)
 
   def numbered(
     self, nodes: jax.Array, there: jax.Array, n_samples: int
@@ -98,32 +136,36 @@ class Tree:
 
 
 def children(x: jax.Array, n: int) -> jax.Array:
-  """Repeats rows: x [S,...] -> [S*n,...], adjacent copies of each row."""
-  return sharding.rows(jnp.repeat(x, n, axis=0))
+  """Returns the values [S*n,...] of n adjacent children of each row, from those
+  of the row, x [S,1,...], or of each child, [S,n,...].
+  """
+  s, _, *shape = x.shape
+  x = jnp.broadcast_to(x, (s, n, *shape))
+  return sharding.rows(x.reshape(s * n, *shape))
 
 
 def begun(out: dict, at: jax.Array, n: int, blank: dict | None = None) -> dict:
   """Returns the arrays [S*n,C] of n children of each row, with its tokens
-  before index `at` [S].
+  before index `at` [S,1 or n].
 
   Args:
     out: arrays [S,C] by name; blank: fill values by name, 0 for the others.
   """
-  there = jnp.arange(out['tokens'].shape[1]) < at[:, None]
+  there = jnp.arange(out['tokens'].shape[1]) < at[..., None]
 
   def kept(name, x):
     fill = jnp.asarray((blank or {}).get(name, 0), x.dtype)
-    return children(jnp.where(there, x, fill), n)
+    return children(jnp.where(there, x[:, None], fill), n)
 
   return {name: kept(name, x) for name, x in out.items()}
 
 
 def joined(first: Any, others: Any, alone: jax.Array) -> Any:
-  """Joins the first children and the others to adjacent siblings [S*w,...].
+  """Joins rows that chose their forks and the other leaves: [S*leaves,...].
 
   Args:
-    first: arrays [S,...]; others: arrays [S*(w-1),...].
-    alone: bool [S], rows without a fork; all their children are copies.
+    first: arrays [S,...]; others: arrays [S*(leaves-1),...].
+    alone: bool [S], rows without a fork; all their leaves are copies.
   """
 
   def join(own, x):
@@ -150,19 +192,19 @@ def _fork(model: Model, slots: sampler.Slots, at, n: int, columns: int):
   """Replaces every row by n children that share its tokens before index `at`.
 
   Args:
-    at: int [S], at least 1.
+    at: int [S,1], or [S,n] for each child, at least 1.
     columns: tokens that a child decodes at most.
   """
   shared = at - 1  # each child decodes the last token in common
-  cache = model.fork(slots.cache, shared - 1 - slots.shared, n)
-  token = jnp.take_along_axis(slots.out['tokens'], shared[:, None], axis=1)
+  cache = model.fork(slots.cache, shared - 1 - slots.shared[:, None], n)
+  token = jnp.take_along_axis(slots.out['tokens'], shared, axis=1)
   shared = children(shared, n)
   return slots.replace(
     step=jnp.int32(0),
     t=shared,
     shared=shared,
-    token=children(jnp.maximum(token[:, 0], 0), n),
-    over=children(slots.over, n),
+    token=children(jnp.maximum(token, 0), n),
+    over=children(slots.over[:, None], n),
     cache=model.grow(cache, columns),
     out=begun(slots.out, at, n, BLANK),
   )
@@ -178,7 +220,7 @@ def _at_columns(how: Tree, every: Draw, slots: sampler.Slots, room: int):
     rows = len(slots.token)
     draw = of_rows(every, np.arange(0, n, n // rows))
     slots = sampler.loop(draw, None, fork - before, slots)
-    at = sharding.rows(jnp.full(rows, fork))
+    at = sharding.rows(jnp.full((rows, 1), fork))
     slots = _fork(every.model, slots, at, how.width, end - fork + 1)
     before = fork
   slots = sampler.loop(every, None, room - before, slots)
@@ -188,49 +230,49 @@ def _at_columns(how: Tree, every: Draw, slots: sampler.Slots, room: int):
 
 def _by_entropy(how: Tree, every: Draw, slots: sampler.Slots, room: int):
   """Samples rows to their ends, and then the other children of their forks:
-  (slots of all rows, the nodes of their tokens [S,w,C]).
+  (slots of all rows, the nodes of their tokens [S,leaves,C]).
   """
-  n, w = len(every.keys), how.width
-  first, others = np.arange(0, n, w), np.arange(n).reshape(-1, w)[:, 1:].ravel()
+  first, others = how.rows(len(every.keys))
   slots = sampler.loop(of_rows(every, first), None, room, slots)
-  at = fork_of(slots.out['tokens'], slots.out['entropy'], how.ends)
-  # The children of a row without a fork are copies.
-  alone, whole = at == 0, slots.out
-  slots = _fork(
-    every.model, slots.replace(over=alone), jnp.maximum(at, 1), w - 1, room
-  )
+  given = slots.out['tokens'], slots.out['entropy']
+  at = forks_of(*given, how.ends, how.forks)
+  alone, whole = at[:, 0] == 0, slots.out
+  slots = slots.replace(over=alone)
+  slots = _fork(every.model, slots, how.of_others(at), how.leaves - 1, room)
   slots = sampler.loop(of_rows(every, others), None, room, slots)
   slots = slots.replace(out=joined(whole, slots.out, alone))
-  return slots, how.nodes(after(jnp.where(alone, room, at), room))
+  return slots, how.nodes_of_forks(at, room)
 
 
-def after(at: jax.Array, room: int) -> jax.Array:
-  """Returns 1 for the tokens from index at [S] on, else 0: int [S,1,room]."""
-  return (jnp.arange(room) >= at[:, None, None]).astype(jnp.int32)
-
-
-def fork_of(
-  tokens: jax.Array, entropy: jax.Array, ends: tuple[int, ...] = ()
+def forks_of(
+  tokens: jax.Array,
+  entropy: jax.Array,
+  ends: tuple[int, ...] = (),
+  forks: int = 1,
 ) -> jax.Array:
-  """Returns the index of the token with the highest entropy, int [S], at least
-  1; 0: the row has no such token.
+  """Returns the indices of the tokens with the highest entropies, int [S,forks]
+  (see `highest`).
 
   Args:
     tokens: int [S,C], NONE after the end; entropy: f32 [S,C], nats.
-    ends: tokens that end a step; the fork is after one of them. (): anywhere.
+    ends: tokens that end a step; the forks are after them. (): anywhere.
   """
   may = (tokens != NONE) & (jnp.arange(tokens.shape[1]) > 0)
   if ends:
     before = jnp.roll(tokens, 1, axis=1)
     may &= jnp.isin(before, jnp.asarray(ends))
-  return highest(entropy, may)
+  return highest(entropy, may, forks)
 
 
-def highest(entropy: jax.Array, may: jax.Array) -> jax.Array:
-  """Returns the index of the highest entropy [S,C] where `may` [S,C] is true,
-  int [S]; 0: it is nowhere true, or there.
+def highest(entropy: jax.Array, may: jax.Array, forks: int) -> jax.Array:
+  """Returns the indices of the highest entropies [S,C] where `may` [S,C] is
+  true, int [S,forks], falling. A row with fewer such indices has them more than
+  once; 0: it has none.
   """
-  return jnp.argmax(jnp.where(may, entropy, -1.0), axis=1)
+  at = jax.lax.top_k(jnp.where(may, entropy, -1.0), forks)[1]
+  n = jnp.sum(may, axis=1, keepdims=True)
+  at = jnp.take_along_axis(at, jnp.arange(forks) % jnp.clip(n, 1, forks), 1)
+  return -jnp.sort(-jnp.where(n > 0, at, 0), axis=1)
 
 
 def require_fork(model: Model) -> None:

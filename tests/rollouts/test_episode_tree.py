@@ -13,13 +13,14 @@ from small import small_model
 from test_turns import ENV, GEMMA, MOST, B, C, Toy, gaps, how, play
 
 from jaxrl_reason import sharding
-from jaxrl_reason.rollouts.episode_tree import fork_of
+from jaxrl_reason.rollouts.episode_tree import forks_of
 from jaxrl_reason.rollouts.tree import Tree
 
 G = 8
 WAYS = {
   'turns': Tree(2, turns=(1, 2)),
   'entropy': Tree(4),
+  'several': Tree(2, forks=3),
 }
 SHAPES = {'plain': {}, 'windows': GEMMA}
 
@@ -112,16 +113,20 @@ def test_rows_share_whole_turns_and_no_other_tokens(way):
   assert len(np.unique(tokens.reshape(B * G, C), axis=0)) > B * G // 2
 
 
-def test_the_fork_is_before_the_turn_with_the_highest_entropy():
+def test_forks_are_before_the_turns_with_the_highest_entropies():
   """Only first tokens of turns after the first are compared, not replies."""
   turn = jnp.array([[1, 1, 2, 2, 3, 3], [1, 1, 1, 1, 0, 0], [1, 2, 2, 3, 0, 0]])
   own = jnp.array([[1, 0, 1, 0, 1, 1], [1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0]])
   entropy = jnp.array([[9.0, 8, 1, 7, 2, 5], [9, 8, 0, 0, 0, 0], [0.0] * 6])
-  np.testing.assert_array_equal(fork_of(turn, own > 0, entropy), [4, 0, 1])
+  given = turn, own > 0, entropy
+  np.testing.assert_array_equal(forks_of(*given), [[4], [0], [1]])
+  want = [[4, 4, 2], [0, 0, 0], [3, 1, 1]]
+  np.testing.assert_array_equal(forks_of(*given, 3), want)
 
 
-def test_an_episode_without_a_fork_has_copies():
-  out = _played('entropy')[2]
+@pytest.mark.parametrize('way', ['entropy', 'several'])
+def test_an_episode_without_a_fork_has_copies(way):
+  out = _played(way)[2]
   n_turns = np.isfinite(np.asarray(out.episode.reward)).sum(1)[::4]
   node, alone = np.asarray(out.node), 0
   for row, n in zip(range(0, B * G, 4), n_turns):

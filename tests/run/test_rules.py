@@ -16,6 +16,7 @@ STALE = SAMPLER | {'rl.path': 'host', 'rl.staleness': 1}
 QUEUE = SAMPLER | {'rl.staleness': 2}
 FLIGHT = SAMPLER | {'rl.in_flight.batches': 3}
 TREE = {'rl.tree.width': 2}
+TURNS_AND_FORKS = {'rl.tree.turns': (1,), 'rl.tree.forks': 3}
 HINTS = {'rl.hints.room': 4}
 AGAIN = HINTS | SAMPLER | {'rl.hints.when': 'failed'}
 REFILL = {'rl.refill_rounds': 1, 'rl.filter': 'dead_groups'}
@@ -847,7 +848,7 @@ EXAMPLES = [
   ),
   (
     TREE | {'rl.turns.env': 'calculator', 'rl.turns.most': 1},
-    'rl.tree.width=2: rl.turns.most is 1, and there is no turn to fork before',
+    'rl.tree.forks=1: rl.turns.most is 1, so there are 0 places for forks; .*',
   ),
   (
     TREE | {'rl.turns.env': 'calculator', 'rl.path': 'host'},
@@ -871,6 +872,20 @@ EXAMPLES = [
     r"rl.tree.step_end=' ' and rl.tree.columns=\(4,\)",
   ),
   ({'rl.tree.step_end': ' '}, "step_end=' ' has no .* rl.tree.width"),
+  ({'rl.tree.forks': 3}, 'forks=3 has no .* rl.tree.width'),
+  (
+    TREE | {'rl.tree.columns': (4,), 'rl.tree.forks': 3},
+    r'rl.tree.forks=3 and rl.tree.columns=\(4,\): rl.tree.columns fixes',
+  ),
+  (
+    TREE | {'rl.turns.env': 'calculator'} | TURNS_AND_FORKS,
+    r'rl.tree.forks=3 and rl.tree.turns=\(1,\): rl.tree.turns fixes',
+  ),
+  (TREE | {'rl.tree.forks': 32}, 'forks=32: .* is 32, so there are 31 places'),
+  (
+    TREE | {'rl.tree.forks': 4},
+    'rl.samples=.*: a tree of rl.tree.width=2 and rl.tree.forks=4 has 5 leaves',
+  ),
   (FLIGHT | {'rl.in_flight.batches': 1}, 'no group would stay in flight'),
   (FLIGHT | {'rl.steps': 2, 'log_every': 1}, 'no step of rl.steps=2 would'),
   (FLIGHT | {'rl.in_flight.max_staleness': 1}, 'max_staleness=1: .* after 2 s'),

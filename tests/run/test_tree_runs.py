@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import run_records
 from test_recipe_features import learnt, recipe
 
 from jaxrl_reason import config as config_lib
@@ -11,6 +12,7 @@ from jaxrl_reason.run.rl import generation_settings
 
 COIN = dict(reward='random', kwargs=dict(p=0.5))
 TREE = {'rl.samples': 4, 'rl.tree.width': 2, 'rl.algorithm': 'tree_rl'}
+SEVERAL = {'rl.tree.forks': 3}
 SAMPLER = {'rl.old_logp': 'sampler', 'rl.algorithm': 'dr_grpo'}
 
 
@@ -22,7 +24,7 @@ def planted(**flat):
 
 @pytest.mark.parametrize(
   'forks',
-  [{}, {'rl.tree.columns': (2, 4)}, {'rl.tree.step_end': ' '}],
+  [SEVERAL, {'rl.tree.columns': (2, 4)}, {'rl.tree.step_end': ' '}],
   ids=['entropy', 'columns', 'steps'],
 )
 def test_both_paths_sample_the_same_trees(tmp_path, forks):
@@ -37,6 +39,24 @@ def test_both_paths_sample_the_same_trees(tmp_path, forks):
     found['host'], found['fused'], rtol=2e-3, atol=1e-4
   )
   assert 0 < min(learnt(tmp_path / 'fused', 'tree/shared'))
+
+
+def test_rows_with_several_forks_resume_and_train_on_any_devices(tmp_path):
+  """Log-probs are those of the trainer."""
+
+  def run(name, **flat):
+    train.run(planted(**SEVERAL, **flat), tmp_path / name)
+    return run_records.trained(tmp_path / name)
+
+  want = run('whole', **{'rl.steps': 4})
+  run('stopped', **{'rl.steps': 2})
+  assert run('stopped', **{'rl.steps': 4}) == want
+  eight = run('eight', **{'rl.steps': 4, 'mesh': (8, 1, 1)})
+  for one, other in zip(want, eight, strict=True):
+    assert one['train/gap_max'] < 1e-5 and one['train/grad_norm'] > 0
+    for name in ('loss', 'grad_norm', 'tree/shared', 'reward_mean'):
+      near = pytest.approx(one[f'train/{name}'], rel=1e-3, abs=1e-5)
+      assert other[f'train/{name}'] == near, name
 
 
 @pytest.mark.parametrize(

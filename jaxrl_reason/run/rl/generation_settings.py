@@ -47,7 +47,7 @@ def tree_of(c: RL, tokenizer) -> Tree | None:
         f'{key}={t.step_end!r} ends a completion, so no row goes on after it; '
         'name another token'
       )
-  forks = tuple(t.columns), ends, tuple(t.turns)
+  forks = tuple(t.columns), ends, tuple(t.turns), t.forks
   return Tree(t.width, *forks) if t.width else None
 
 
@@ -98,27 +98,27 @@ def _places(key: str, places: tuple, most: int, limit: str) -> rules.Rows:
   )
 
 
+def _limit(c: RL, d: Data) -> tuple[int, str]:
+  """Returns the most tokens of a row, or turns of an episode, and its name."""
+  if turn_settings.is_chain(c):
+    return len(c.turns.links), 'the number of rl.turns.links'
+  if c.turns.env:
+    return c.turns.most, 'rl.turns.most'
+  return d.completion_len, 'data.completion_len'
+
+
 def _forks_of_turns(c: RL, columns: tuple, turns: tuple) -> rules.Rows:
   """Refuses forks of episodes that cannot be."""
   on, key = bool(c.turns.env), f'rl.tree.width={c.tree.width}'
   env = f'rl.turns.env={c.turns.env!r}'
   within = 'would fork within a turn, and a turn is one action; set it to its '
   within += 'default, or use rl.tree.turns'
-  most, limit = c.turns.most, 'rl.turns.most'
-  if turn_settings.is_chain(c):
-    most, limit = len(c.turns.links), 'the number of rl.turns.links'
   return (
     (
       turns and not on,
       f'rl.tree.turns={turns}: without rl.turns.env, a completion has no '
       'turns; set it, or use rl.tree.columns',
     ),
-    (
-      on and most == 1,
-      f'{key}: {limit} is 1, and there is no turn to fork before; raise it, or '
-      'set rl.tree.width=0',
-    ),
-    *_places('rl.tree.turns', turns, most, limit),
     (on and columns, f'rl.tree.columns={columns} and {env}: it {within}'),
     (
       on and c.tree.step_end,
@@ -142,29 +142,34 @@ def tree_rules(c: RL, d: Data) -> rules.Rows:
   columns, turns = tuple(c.tree.columns), tuple(c.tree.turns)
   if not c.tree.width:
     return ()
-  tree = Tree(c.tree.width, columns, turns=turns)
-  key, forks = f'rl.tree.width={tree.width}', f'rl.tree.columns={columns}'
-  if turns:
-    forks = f'rl.tree.turns={turns}'
+  tree = Tree(c.tree.width, columns, turns=turns, forks=c.tree.forks)
+  key, (most, limit) = f'rl.tree.width={tree.width}', _limit(c, d)
+  given = {'rl.tree.columns': columns, 'rl.tree.turns': turns}
+  fixed = next((name for name, x in given.items() if x), None)
+  name = fixed or 'rl.tree.forks'
+  forks = f'{name}={given.get(name, tree.forks)}'
   return (
     (
       tree.width == 1,
       f'{key}: a fork has at least 2 children; set it to 2 or more, or 0',
     ),
-    *_places(
-      'rl.tree.columns', columns, d.completion_len, 'data.completion_len'
-    ),
     *_forks_of_turns(c, columns, turns),
+    *rules.apart(
+      f' and {forks}: {fixed} fixes the forks of all rows; set one of them to '
+      'its default',
+      rl__tree__step_end=fixed and c.tree.step_end,
+      rl__tree__forks=fixed and tree.forks > 1 and tree.forks,
+    ),
+    (
+      len(given.get(name, range(tree.forks))) >= most,
+      f'{forks}: {limit} is {most}, so there are {most - 1} places for forks; '
+      'choose fewer forks, or set rl.tree.width=0',
+    ),
+    *(row for x in given.items() for row in _places(*x, most, limit)),
     (
       c.samples % tree.leaves,
       f'rl.samples={c.samples}: a tree of {key} and {forks} has {tree.leaves} '
       f'leaves; set it to a multiple of {tree.leaves}',
-    ),
-    (
-      columns and c.tree.step_end,
-      f'rl.tree.step_end={c.tree.step_end!r} and rl.tree.columns={columns}: '
-      'rl.tree.columns fixes the forks of all rows; set one of them to its '
-      'default',
     ),
     (
       c.cache_segments not in (1, RL.cache_segments),
