@@ -80,14 +80,16 @@ def small_files(name: str) -> pathlib.Path:
 
 
 def look(name: str, workdir: epath.PathLike) -> None:
-  """Finds the model of a run without its weights, before its data is read. A
-  run that has begun needs it no more.
+  """Finds the model of a run before its data is read, without a download.
+
+  A run that has begun does not need it.
 
   Raises:
-    ValueError: names what it looked for, and where.
+    ValueError: there is no folder, or no published size, of this name.
   """
-  if not (epath.Path(workdir) / HF_CONFIG).exists():
-    small_files(name)
+  begun = (epath.Path(workdir) / HF_CONFIG).exists()
+  if not begun and not name.startswith((HUB, wheels.PREFIX)):
+    resolve(name)
 
 
 def size_of(name: str) -> str:
