@@ -309,13 +309,7 @@ def test_a_notebook_installs_the_package_beside_it(path, tmp_path, monkeypatch):
   assert found == f'{wheel}{extras}'
 
 
-# Code before the first block of the README, and checks after it.
-GIVEN = """
-import jax.numpy as jnp
-reward, group = jnp.array([1.0, 0.0]), jnp.array([0, 0])
-logp = old_logp = jnp.full((2, 3), -1.0)
-mask = jnp.ones((2, 3), bool)
-"""
+# Code after the first block of the README.
 SHOWS = 'print(jr.__file__, float(loss), objective.settings["clip_high"])\n'
 PACKED = ('jaxrl_reason', 'setup.cfg', 'pyproject.toml', 'README.md', 'LICENSE')
 
@@ -352,7 +346,7 @@ def test_a_wheel_installs_into_an_empty_environment(tmp_path):
   text = (ROOT / 'README.md').read_text()
   block = re.search(r'^```python\n(.*?)^```', text, re.M | re.S)[1]
   found = subprocess.run(
-    [python, '-c', GIVEN + block + SHOWS],
+    [python, '-c', block + SHOWS],
     env=env, cwd=tmp_path, capture_output=True, text=True,
   )  # fmt: skip
   assert found.stdout.startswith(site), found.stderr

@@ -162,12 +162,6 @@ def unnamed(path) -> list[str]:
 
 BLOCKS = [(p, i, b) for p in PAGES for i, b in enumerate(unnamed(p))]
 CONFIG = 'from jaxrl_reason import config; c = config.default()'
-ROWS = """
-import jax.numpy as jnp
-reward, group = jnp.array([1.0, 0.0]), jnp.array([0, 0])
-logp = old_logp = jnp.full((2, 3), -1.0)
-mask = jnp.ones((2, 3), bool)
-"""
 PROGRAM = """
 program, tests = 'def f(x): return x + 1', ['assert f(1) == 2']
 test_source = 'def check(f): assert f(1) == 2'
@@ -175,7 +169,7 @@ test_source = 'def check(f): assert f(1) == 2'
 # Code that runs before a block. Other blocks need a model or a server, or are
 # shortened with `...`: only their names and keywords are checked.
 GIVEN = {
-  ('README', 0): ROWS,
+  ('README', 0): '',
   ('algorithms', 0): 'import dataclasses\nimport jax.numpy as jnp\n'
   'from jaxrl_reason import losses',
   ('choosing', 0): CONFIG,
