@@ -350,6 +350,25 @@ def test_a_function_that_changes_its_argument_and_returns_is_an_error():
     assert (found.score, found.status) == (score, 'parsed'), (test, found)
 
 
+@pytest.mark.parametrize(
+  'test',
+  [
+    'x = [3, 1]\nf(x=x)\nassert x == [3, 1, 5]',
+    'x = {"a": [3]}\nf(x["a"], y=4)\nassert x == {"a": [3, 5]}',
+    'import collections\nx = collections.deque([3])\nf(x)\n'
+    'assert x == collections.deque([3, 5])',
+    'import numpy as np\nx = np.zeros(2)\ny = x\ng(x)\n'
+    'assert y[0] == 5 and y[1] == 0',
+  ],
+)
+def test_changes_in_place_reach_the_test(test):
+  if 'numpy' in test:
+    pytest.importorskip('numpy')
+  program = 'def f(x, y=0): x.append(5)\ndef g(x): x[0] = 5'
+  found = code.run_tests(program, test)
+  assert found.score == 1.0, found.detail
+
+
 def test_a_function_cannot_choose_to_be_an_object():
   """Only the tests determine the names that are classes."""
   program = 'class f:\n  def __new__(c, x): return object.__new__(c)\n'

@@ -116,7 +116,8 @@ def reuses_arguments(nodes: list[ast.AST]) -> bool:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
   )
   calls = [node for node in nodes if isinstance(node, ast.Call)]
-  arguments = {name for call in calls for name in map(name_of, call.args)}
+  values = [v for c in calls for v in (*c.args, *(k.value for k in c.keywords))]
+  arguments = set(map(name_of, values))
   return any(read[name] > 1 for name in arguments if name)
 
 

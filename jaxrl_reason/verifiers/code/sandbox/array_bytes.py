@@ -16,6 +16,10 @@ from jaxrl_reason.verifiers.code.sandbox import nan
 TYPE = re.compile(r'[<>|=]?[biufcSUmM][0-9]+(\[[a-zA-Z]+\])?')
 
 
+def is_array(x) -> bool:
+  return type(x).__module__ == 'numpy' and type(x).__name__ == 'ndarray'
+
+
 def encode(x) -> list:
   """Encodes an array.
 

@@ -27,6 +27,14 @@ def text_of(error: BaseException) -> str:
     return ''
 
 
+def truth_of(x) -> bool:
+  try:
+    return bool(x)
+  # The program's __bool__ or __len__ may raise any exception.
+  except Exception:
+    return True
+
+
 def names_of(error: BaseException) -> list[str]:
   """Returns the names of an exception's class and of its bases."""
   return [f'{kind.__module__}.{kind.__name__}' for kind in type(error).__mro__]

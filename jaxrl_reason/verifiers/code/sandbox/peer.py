@@ -189,8 +189,8 @@ class Peer:
       if kind != 'ok':
         raise self._exception(operation, *rest)
       result = self.decode(rest[0])
-      if result is None and len(rest) > 1:
-        self._apply(rest[1], args)
+      if result is None and len(rest) > 1 and operation in ('call', 'call!'):
+        self._apply(rest[1], _passed(*args[1:3]))
       elif len(rest) > 1 and rest[1]:
         self.changed = True
       return result
@@ -242,7 +242,8 @@ class Peer:
         result = self._operations[operation](*values)
       answer = ['ok', self.encode(result), None]
       if operation == 'call' and (result is None or values[3:] == [True]):
-        answer[2] = self._changes(args[1][1:], values[1])
+        before = args[1][1:] + args[2][2::2]  # without tags and keywords
+        answer[2] = self._changes(before, _passed(*values[1:3]))
     except (Closed, Overrun):
       raise
     except BaseException as e:
@@ -268,19 +269,23 @@ class Peer:
     """
     found = []
     for i, (old, value) in enumerate(zip(before, values)):
-      if type(value) in (list, dict, set, bytearray):
+      if type(value) in plain_types.CHANGEABLE or array_bytes.is_array(value):
         new = self.encode(value)
         if new != old:
           found.append([i, new])
     return found
 
-  def _apply(self, changes: list | None, args: tuple):
+  def _apply(self, changes: list | None, arguments: list):
     for i, data in changes or ():
-      ours, new = args[1][i], self.decode(data)
-      if type(ours) is not type(new):
+      ours, new = arguments[i], self.decode(data)
+      shapes = {getattr(x, 'shape', None) for x in (ours, new)}
+      if type(ours) is not type(new) or len(shapes) > 1:
         raise Closed(f'a {type(ours).__name__} became {type(new).__name__}')
+      if array_bytes.is_array(ours):
+        ours[...] = new
+        continue
       ours.clear()
-      (ours.extend if type(ours) in (list, bytearray) else ours.update)(new)
+      (ours.update if type(ours) in (dict, set) else ours.extend)(new)
 
   def _send(self, message: list):
     try:
@@ -326,7 +331,7 @@ class Peer:
       return ['type', x.__name__]
     if kind.__module__ == 'numpy' and getattr(x, 'shape', None) == ():
       return self.encode(x.item())
-    if kind.__module__ == 'numpy' and kind.__name__ == 'ndarray':
+    if array_bytes.is_array(x):
       return array_bytes.encode(x)
     for base in plain_types.BASES:  # a subclass is sent as its plain value
       if not self._as_object and isinstance(x, base):
@@ -334,7 +339,7 @@ class Peer:
     if not self._exports(x):
       raise NotPlain(f'a {kind.__name__} cannot be handed to the program')
     runs = 'await' if inspect.isawaitable(x) else ''
-    return ['mine', self._number(x), _truth(x), runs]
+    return ['mine', self._number(x), errors.truth_of(x), runs]
 
   def _number(self, x) -> int:
     if id(x) not in self._numbers:
@@ -391,9 +396,5 @@ class Peer:
     return found
 
 
-def _truth(x) -> bool:
-  try:
-    return bool(x)
-  # The program's __bool__ or __len__ may raise any exception.
-  except Exception:
-    return True
+def _passed(args: tuple, kwargs: dict) -> list:
+  return [*args, *kwargs.values()]

@@ -40,6 +40,8 @@ BUILDERS = {kind.__name__: kind for kind in BUILT} | {
 }
 BASES = (int, float, str, bytes, bytearray, *CONTAINERS.values(), dict)
 PLAIN = (type(None), bool, *BUILT, *BASES)
+# A call may change arguments of these types in place.
+CHANGEABLE = (list, dict, set, bytearray, collections.deque)
 # A type may itself be an argument (`keep_only(values, int)`).
 TYPES = {
   kind.__name__: kind for kind in (type(None), bool, complex, object, *BASES)
