@@ -147,11 +147,11 @@ class RL(Training):
   frequency_penalty: Penalty = 0.0
   # Text of one token, or id:NUMBER -> number added to the logit of the token.
   logit_bias: dict = mapping()
-  # Regular expression that completions match, or a file with the JSON schema
-  # that they follow: other tokens have probability 0 in the sampler and in the
-  # update. A completion that is cut off at completion_len is a beginning of
-  # such a text.
+  # Regular expression that completions match: other tokens have probability 0,
+  # in the sampler and in the update. A completion that is cut off at
+  # completion_len is a beginning of such a text.
   regex: str = ''
+  # File with a JSON schema that completions follow, in place of rl.regex.
   json_schema: str = ''
   slots: CountOrNone = 0  # samples of a problem decoded at a time; 0: all
   # Largest number of segments in which the cache of completions grows.
