@@ -20,14 +20,16 @@ FINAL = re.compile(
   r'<\|channel\|>final\b[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>'
 )
 _NAMES = '(?:seed:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?)'
-# Of words in square brackets only [THINK]: "[reason]" is a blank in a letter.
-_TAG = rf'(?:(?i:[<◁]\s?%s\s?{_NAMES}\s?[>▷])|\[%sTHINK\])'
+# Behind the first sign. Of words in square brackets only [THINK] is a tag:
+# "[reason]" is a blank in a letter.
+_REST = rf'(?:(?<!\[)(?i:\s?%s\s?{_NAMES}\s?[>▷])|(?<=\[)%sTHINK\])'
+_OPENS, _CLOSES = _REST % ('', ''), _REST % ('/', '/')
 # An opening tag behind a word or a quote is named: "the <think> tag".
-_NAMED = r'(?<![^\W\d_] )(?<![^\W\d_])(?<![`"\'])'
-TAG = re.compile(rf'{_NAMED}{_TAG % ("", "")}|{_TAG % ("/", "/")}')
+_NAMED = r'(?<![^\W\d_] .)(?<![^\W\d_].)(?<![`"\'].)'
+TAG = re.compile(rf'[<◁\[](?:{_NAMED}{_OPENS}|{_CLOSES})')
 # At the end of a prompt.
 OPENING = re.compile(
-  rf'(?:{_TAG % ("", "")}|(?i:<\|channel\|>analysis<\|message\|>))\s*\Z'
+  rf'(?:[<◁\[]{_OPENS}|(?i:<\|channel\|>analysis<\|message\|>))\s*\Z'
 )
 # Marks of the end of a channel's message, or of the next message.
 ENDS = re.compile(r'<\|(?:end|return|call|start|channel)\|>')

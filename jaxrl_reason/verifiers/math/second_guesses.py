@@ -62,11 +62,12 @@ BEHIND = re.compile(
   rf'((?>{TAIL}|\b(?:{SUITS})\b)*)(?![0-9]|\s*[A-Za-z\\](?!\)))',
   re.I,
 )
+DENIALS = ('not ', 'rather than ', 'instead of ')
 # A value that the end of a sentence denies: "5 apples, not 6." The words before
 # are not those of a hedge: "5 if not 6".
 DENIED = re.compile(
   rf'(?<=[0-9}})$*%>])((?: (?!(?:{HEDGES}|and|but|if|why)\b)[a-z]{{1,20}})?)'
-  r'[,;]?\s?(\()?\b(?:(?:and|but) )?(?:not|rather than|instead of) '
+  rf'[,;]?\s?(\()?\b(?:(?:and|but) )?(?:{"|".join(DENIALS)})'
   rf'{VALUE}(?: [a-z]{{1,20}})?(?(2)\))(?=[$*]*\s*(?:[.!\n<]|\Z))'
 )
 # Nothing but a comma, or a slash, before a last value.
@@ -145,7 +146,9 @@ def with_others(text: str, start: int, end: int, answer: str) -> str:
 
 def without_denied(text: str) -> str:
   """Removes denied values at the end of sentences: the 6 of "5, not 6."."""
-  return DENIED.sub(r'\1', text)
+  # Few texts have such a word, and the pattern is slow.
+  denies = any(word in text for word in DENIALS)
+  return DENIED.sub(r'\1', text) if denies else text
 
 
 def _further(text: str, end: int) -> re.Match | None:
