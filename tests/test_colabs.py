@@ -262,7 +262,8 @@ ADDRESS = 'https://github.com/a/b'
 def test_one_command_sets_the_address_everywhere(monkeypatch, tmp_path):
   shutil.copytree(ROOT / 'colabs', tmp_path / 'colabs')
   for name in (*notebooks.PAGES, 'setup.cfg'):
-    shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    shutil.copy(ROOT / name, tmp_path / name)
   subprocess.run(['git', 'init', '-q', tmp_path], check=True)
   remote = ['remote', 'add', 'origin', 'git@github.com:a/b.git']
   subprocess.run(['git', '-C', tmp_path, *remote], check=True)
@@ -274,7 +275,9 @@ def test_one_command_sets_the_address_everywhere(monkeypatch, tmp_path):
     notebooks.main()
     assert list(notebooks.stale(write=False)) == []
     shown = [p for p, _ in before.items() if ADDRESS in p.read_text()]
-    assert len(shown) == (len(PATHS) + 3 if flag else 0)
+    assert len(shown) == (len(PATHS) + 4 if flag else 0)
+    page = (tmp_path / 'docs' / 'first_hour_tpu.md').read_text()
+    assert ('public address' in page) == (not flag)
   assert all(p.read_text() == text for p, text in before.items())
 
 

@@ -31,7 +31,15 @@ from collections.abc import Iterable
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / 'colabs'
-PAGES = ('README.md', 'CONTRIBUTING.md')
+PAGES = (
+  'README.md', 'CONTRIBUTING.md', 'docs/first_hour_tpu.md', 'CITATION.cff'
+)  # fmt: skip
+# Text before, and the advice that a page has while there is no address.
+OUTPUT = 'the output of an earlier notebook.'
+UNTIL = (
+  ' Until the\nrepository has a public address, add a wheel (`pip wheel '
+  '--no-deps .`) to the folder of\nthe notebook.'
+)
 BRANCH = 'main'
 # First cell of a notebook's table row: the badge.
 ROW = r'^\| (?:\[!\[Open in Colab\]\S+ )?\| (?=\[\d\]\(colabs/([^)]+)\))'
@@ -72,11 +80,17 @@ def origin() -> str:
   return re.sub(r'^(?:ssh://)?git@([^:/]+)[:/]', r'https://\1/', address)
 
 
-def with_url(text: str, address: str) -> str:
-  """Returns setup.cfg with another address."""
-  text = re.sub(r'^url = .*\n', '', text, flags=re.M)
-  line = f'url = {address}\n' if address else ''
-  return re.sub(r'^(?=description = )', line, text, count=1, flags=re.M)
+def with_url(
+  text: str, address: str, key: str = 'url = ', before: str = 'description = '
+) -> str:
+  """Returns a file of metadata with another address.
+
+  Args:
+    key: start of the line of the address; before: of the line after it.
+  """
+  text = re.sub(rf'^{key}.*\n', '', text, flags=re.M)
+  line = f'{key}{address}\n' if address else ''
+  return re.sub(rf'^(?={before})', line, text, count=1, flags=re.M)
 
 
 def badge(name: str) -> str:
@@ -174,7 +188,11 @@ def shrink(output: dict) -> None:
 
 
 def settled_page(text: str) -> str:
-  """Returns Markdown with the address in its badges and clone commands."""
+  """Returns Markdown with the address in its badges and clone commands, or with
+  the advice for a repository without an address.
+  """
+  text = text.replace(UNTIL, '')
+  text = text.replace(OUTPUT, OUTPUT + ('' if url() else UNTIL))
   clone = f' (`git clone {url()}`)' if url() else ''
   text = re.sub(r'(?<=n a clone of this repository)( \(`.*?`\))?', clone, text)
 
@@ -210,6 +228,8 @@ def settled_file(path: pathlib.Path) -> str:
   text = path.read_text()
   if path.suffix == '.md':
     return settled_page(text)
+  if path.suffix == '.cff':
+    return with_url(text, url(), 'repository-code: ', 'license: ')
   return text_of(settled(path.name, json.loads(text)))
 
 
