@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
 CHANGE = re.compile(r'--config\.(.*)', re.S)
 HOME = re.compile(r'(--\w+=)(~/.*)', re.S)  # a shell leaves this ~ as it is
+EXAMPLE = re.compile(r'\bjaxrl (?=[a-z])')  # of a command, in its docstring
 # A run saves and stops at these.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Exit code of a saved run that a signal stopped: the same command resumes it
@@ -38,9 +39,10 @@ class Parser(argparse.ArgumentParser):
 
   def __init__(self, name: str, doc: str | None):
     """Args: name: of the command; doc: its docstring, for --help."""
+    self.no_recipe = 'this command reads no recipe'
     super().__init__(
       prog=f'{program()} {name}',
-      description=doc,
+      description=EXAMPLE.sub(f'{program()} ', doc or ''),
       allow_abbrev=False,
       formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -63,7 +65,7 @@ class Parser(argparse.ArgumentParser):
         near = self._key(flag[2:]) or names.nearest(flag, known)
         self.error(f'unknown option {flag}.{near}')
     if changes and self.get_default('changes') is None:
-      self.error(f'--config.{changes[0]}: this command reads no recipe')
+      self.error(f'--config.{changes[0]}: {self.no_recipe}')
     given = argparse.Namespace(changes=changes)
     found, others = self.parse_known_args(rest, given)
     for word in others:
@@ -85,7 +87,7 @@ class Parser(argparse.ArgumentParser):
     self.set_defaults(changes=())
     self.epilog = (
       '--config.KEY=VALUE changes a key of the recipe, such as '
-      '--config.rl.samples=16.\n"jaxrl keys" lists the keys.'
+      f'--config.rl.samples=16.\n"{program()} keys" lists the keys.'
     )
 
   def text(self, name: str, default: str | None, help: str, **more) -> None:

@@ -32,6 +32,10 @@ def parser() -> command.Parser:
   p.text('--out', '', 'file to write; if empty, named by model and data')
   p.number('--prompt_len', 0, 'tokens of a prompt; 0: by the data')
   p.number('--completion_len', 0, 'tokens of a completion; 0: by the data')
+  p.no_recipe = (
+    'this command writes a recipe, and checks it as it is written; change the '
+    'file, or pass the key to the command "run" that trains it'
+  )
   p.switch('--notrial', 'without the two steps on this machine')
   return p
 

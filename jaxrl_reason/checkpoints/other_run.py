@@ -17,6 +17,7 @@ from etils import epath
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.checkpoints import files, manager
 from jaxrl_reason.hosts import reading
+from jaxrl_reason.names import program
 
 # Where the paths of the parameters, and of a critic's, begin in a record.
 PARAMS, CRITIC = 'params/', 'critic/params/'
@@ -232,6 +233,6 @@ def refuse_as_model(folder: str) -> None:
   if is_run(folder):
     raise ValueError(
       f'model_dir={folder!r} is the workdir of a run: set init_from to start '
-      f'from its weights, or make a folder of it with jaxrl convert '
+      f'from its weights, or make a folder of it with {program()} convert '
       f'--from={folder} --to=DIR'
     )

@@ -29,6 +29,7 @@ from jaxrl_reason.base import Rows
 from jaxrl_reason.checkpoints import files
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models.adapters import steering
+from jaxrl_reason.names import program
 from jaxrl_reason.rollouts.hidden_states import HiddenStates, wrong_layer
 from jaxrl_reason.verifiers import records
 from jaxrl_reason.verifiers.verdict import FAILED
@@ -76,7 +77,7 @@ def pairs_of(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping]]:
   if not groups:
     raise ValueError(
       '--answers: no problem has both a right and a wrong answer; sample '
-      'several answers of each, such as with jaxrl evaluate --k=8'
+      f'several answers of each, such as with {program()} evaluate --k=8'
     )
   return groups
 

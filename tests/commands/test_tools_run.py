@@ -92,7 +92,9 @@ def test_an_interrupted_environment_is_made_again(
   assert '--editable' in install and last.endswith('keys rl')
 
 
-@pytest.mark.parametrize('words', [['--help'], ['plan', '--help'], ['pln']])
+@pytest.mark.parametrize(
+  'words', [['--help'], ['plan', '--help'], ['start', '--help'], ['pln']]
+)
 @pytest.mark.parametrize('program', ['tools/run', ''])
 def test_messages_name_the_program_of_the_user(program, words):
   env = {k: v for k, v in os.environ.items() if k != 'JAXRL_PROGRAM'}
@@ -103,3 +105,4 @@ def test_messages_name_the_program_of_the_user(program, words):
   )  # fmt: skip
   text = shown.stdout + shown.stderr
   assert f'{program or "jaxrl"} ' in text
+  assert not program or 'jaxrl ' not in text
