@@ -260,6 +260,8 @@ DOUBLE = 'for line in __import__("sys").stdin:\n  print(2 * int(line))\n'
      [('', '5')], 1.0),
     ('import asyncio\nasync def f(): print(5)\nasyncio.run(f())',
      [('', '5')], 1.0),
+    ('\ufeffimport inspect as i\ndef f(): 1\nprint(i.getsource(f), __file__)',
+     [('', 'def f(): 1\n __main__.py')], 1.0),
     ('print(5)\nwhile True: pass', [('', '5')], 0.0),
     ('import os\nos.close(1)\nwhile True: pass', [('', '')], 0.0),
   ],
@@ -349,7 +351,6 @@ WHOLE = 'def area(r):\n    return math.pi * r * r\n'
     f'```\n{WHOLE}',
     f'~~~python\n{WHOLE}~~~',
     '```python\n    return math.pi * r * r\n```',
-    # An example of use, a test or an output after the program.
     f'```python\n{WHOLE}```\n```python\nassert area(0) == 0\n```',
     f'```python\n{WHOLE}```\n```py\nprint(area(1))\nprint(area(',
     f'```\n{WHOLE}```\nOutput:\n```\n3.14 square metres\n```',

@@ -100,7 +100,8 @@ def run_tests(
 def _judged(program: str, jobs: list[dict], sandbox) -> Verdict:
   """Runs one job for asserts or one per pair, until a job exceeds its limit.
 
-  So a program takes at most one time limit.
+  Each pair may take almost a time limit, so a program may take almost one limit
+  for each pair; a limit of the caller has to allow the sum.
   """
   scores, detail = [0.0] * len(jobs), None
   for i, job in enumerate(jobs):

@@ -8,6 +8,7 @@ of this process, and it has no access to them.
 
 import atexit
 import json
+import linecache
 import os
 import resource
 import socket
@@ -134,9 +135,13 @@ def _limit(setup: dict, cell):
 
 def _load(program: str, name: str) -> types.ModuleType:
   """Loads the module into `sys.modules`, for dataclasses and pickle."""
+  program = program.removeprefix('\ufeff')  # the mark at the start of a file
   module = types.ModuleType(name)
   sys.modules[name] = module
-  exec(compile(program, f'{name}.py', 'exec'), module.__dict__)
+  module.__file__ = path = f'{name}.py'
+  lines = program.splitlines(keepends=True)
+  linecache.cache[path] = len(program), None, lines, path  # for `inspect`
+  exec(compile(program, path, 'exec'), module.__dict__)
   return module
 
 
