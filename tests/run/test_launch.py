@@ -65,6 +65,15 @@ def test_the_image_passes_its_linter():
   checked([program('hadolint'), LAUNCH / 'Dockerfile'])
 
 
+def test_the_context_of_the_image_has_only_what_it_copies():
+  text = (LAUNCH / 'Dockerfile').read_text()
+  copied = re.findall(r'^COPY (.*) \S+$', text, re.M)
+  lines = (ROOT / '.dockerignore').read_text().splitlines()
+  kept = [line[1:] for line in lines if line.startswith('!')]
+  assert sorted(kept) == sorted(' '.join(copied).split())
+  assert lines[1] == '*' and all((ROOT / name).exists() for name in kept)
+
+
 @pytest.mark.parametrize('path', sorted(LAUNCH.iterdir()), ids=lambda p: p.name)
 def test_named_files_exist(path):
   text = path.read_text()
