@@ -16,7 +16,7 @@ from jaxrl_reason import losses, sharding, trees
 from jaxrl_reason.base import Batch
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import adapters, families, spec, transformer
+from jaxrl_reason.models import adapters, families, spec, transformer, weights
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.update import learner as learner_lib
@@ -361,8 +361,30 @@ def test_an_adapter_without_a_tensor_is_refused(trio, tmp_path):
   table = [row for row in table if 'layers/mlp/down' not in row.leaves]
   with pytest.raises(ValueError, match='mlp/down has an adapter and no tensor'):
     lora.save_peft(tmp_path, params, LORA, table, model.specs)
+  for kind in 'deepseek_v3', 'glm_moe_dsa', 'qwen3_next', 'dots1':
+    rows = families.adapted_of({'model_type': kind})
+    leaves = {x for row in rows for x in row.leaves}
+    assert 'layers/attn/o' in leaves
+    assert not leaves & {'layers/shared_mlp/up', 'dense_layers/mlp/up'}
   for kind, n in ('nemotron_h', 0), ('falcon_h1', 0), ('granitemoehybrid', 1):
     h = {'model_type': kind, 'hybrid_override_pattern': 'M-*'}
     names = [row.name for row in families.adapted_of(h)]
     assert sum(x.endswith('.out_proj.weight') for x in names) == n
     assert not any('backbone' in x for x in names)
+
+
+@pytest.mark.parity
+def test_no_adapter_is_exported_that_peft_takes_for_an_expert():
+  of_peft = pytest.importorskip('peft.utils.transformers_weight_conversion')
+  kinds = of_peft._MODEL_TO_CONVERSION_PATTERN
+  mixtures = {
+    name: of_peft._MOE_TARGET_MODULE_MAPPING[kinds[name]]
+    for name in families.FAMILIES
+    if kinds.get(name) in of_peft._MOE_TARGET_MODULE_MAPPING
+  }
+  assert len(mixtures) > 8
+  for name, targets in mixtures.items():
+    for row in families.adapted_of({'model_type': name}):
+      module, _, leaf = row.name.removesuffix('.weight').rpartition('.')
+      if leaf in targets and 'experts.{}' not in module:  # refused as experts
+        assert row.leaves[0].rpartition('/')[2] not in weights.N_INPUTS, row

@@ -43,6 +43,7 @@ TENSORS = (
   *tensors.DEEP,
 )
 beside = keys.later_layers
+UNADAPTED = tensors.EXPERT_TARGETS
 PACKED = ('fp8',)
 
 

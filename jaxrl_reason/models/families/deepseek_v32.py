@@ -27,6 +27,7 @@ TENSORS = (
 UNWRITTEN = ('rope_interleave',)  # always true
 beside = keys.later_layers
 PACKED = deepseek_v3.PACKED
+UNADAPTED = deepseek_v3.UNADAPTED
 
 
 def read(h: dict) -> dict:

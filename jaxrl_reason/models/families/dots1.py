@@ -22,6 +22,7 @@ TENSORS = (
   *tensors.dense_too(*tensors.QKV, *tensors.OUT, *tensors.QK_NORMS),
   *tensors.DEEP,
 )
+UNADAPTED = tensors.EXPERT_TARGETS
 
 
 def read(h: dict) -> dict:

@@ -27,6 +27,7 @@ TENSORS = (
   *tensors.DEEP,
 )
 beside = keys.later_layers
+UNADAPTED = tensors.EXPERT_TARGETS
 
 
 def read(h: dict) -> dict:

@@ -22,6 +22,7 @@ DEFAULTS = deepseek_v3.DEFAULTS | {
 }
 TENSORS = deepseek_v3.TENSORS
 beside = keys.later_layers
+UNADAPTED = deepseek_v3.UNADAPTED
 DENSE, SPARSE = 'dense', 'sparse'  # kinds in mlp_layer_types
 
 

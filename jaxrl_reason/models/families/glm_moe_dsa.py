@@ -24,6 +24,7 @@ TENSORS = (
 )
 UNWRITTEN = deepseek_v32.UNWRITTEN
 beside = keys.later_layers
+UNADAPTED = deepseek_v32.UNADAPTED
 PACKED = deepseek_v32.PACKED
 # Kinds in indexer_types: the layer has an indexer, or attends to the keys that
 # an earlier one chose. Letters are those of index_topk_pattern.

@@ -50,6 +50,7 @@ TENSORS = (
   *BOTH,
   *tensors.of_stack(DELTA, *IN, *OF_DELTA, *BOTH),
 )
+UNADAPTED = tensors.EXPERT_TARGETS
 
 
 def beside(h: dict) -> str:

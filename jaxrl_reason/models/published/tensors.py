@@ -103,6 +103,9 @@ EXPERTS = (
   layer('mlp.experts.{}.up_proj.weight', 'mlp/up'),
   layer('mlp.experts.{}.down_proj.weight', 'mlp/down'),
 )
+# `peft` takes a target of these names for the experts of most mixtures, and
+# ignores adapters of their dense layers and of their mlp for all tokens.
+EXPERT_TARGETS = tuple(f'.{x}_proj.weight' for x in ('gate', 'up', 'down'))
 GATE_UP = layer('mlp.gate_up_proj.weight', 'mlp/gate', 'mlp/up')
 FUSED = (
   layer('self_attn.qkv_proj.weight', 'attn/q', 'attn/k', 'attn/v'),
