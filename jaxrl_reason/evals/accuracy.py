@@ -56,7 +56,7 @@ class Evaluation:
     *,
     n_samples: int,
     max_new: int,
-    temperature: float,
+    sampling: Sampling,
     rows: int,
     mesh: jax.sharding.Mesh,
     tokenizer,
@@ -68,7 +68,7 @@ class Evaluation:
     chunks: Chunks | None = None,
   ):
     """Args:
-    n_samples: drawn beside the greedy one, at that temperature.
+    n_samples: drawn beside the greedy one, with these settings.
     rows: completions at a time, over all devices.
     grade: list of (completion, example) -> list of Verdict.
     how: the environment and the limits; None: one completion.
@@ -85,7 +85,7 @@ class Evaluation:
       grade=grade,
       key=key,
       stop=stop,
-      sampling=Sampling.fixed(temperature),
+      sampling=sampling,
       row_id=self._row_id,
     )
     self._make = player or functools.partial(

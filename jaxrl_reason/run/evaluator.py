@@ -10,12 +10,14 @@ from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Data
 from jaxrl_reason.evals import accuracy
+from jaxrl_reason.logits import Sampling
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.process.compile_log import Waiting
 from jaxrl_reason.run.records import evaluation_files as evaluations
 from jaxrl_reason.run.records import samples
 from jaxrl_reason.run.records.journal import say
 from jaxrl_reason.run.rl import chunk_settings as chunks
+from jaxrl_reason.run.rl import generation_settings
 from jaxrl_reason.run.rl import python_tools as hosted
 from jaxrl_reason.run.rl import reward_functions as rewarding
 from jaxrl_reason.run.rl import turn_settings as turns
@@ -53,7 +55,9 @@ class Evaluator:
       parts.stop,
       n_samples=c.samples,
       max_new=d.completion_len,
-      temperature=c.temperature,
+      sampling=Sampling.fixed(
+        c.temperature, automaton=generation_settings.grammar(rl, tokenizer)
+      ),
       rows=c.rows(rl),
       mesh=parts.mesh,
       tokenizer=tokenizer,

@@ -137,8 +137,9 @@ def test_the_trainers_evaluation_is_the_same_in_pieces():
   def values(rows, devices):
     mesh = sharding.make_mesh((-1, 1, 1), jax.devices()[:devices])
     evaluate = accuracy.Evaluation(
-      MODEL, learning.STOP, n_samples=3, max_new=learning.C, temperature=1.0,
-      rows=rows, mesh=mesh, tokenizer=learning.TOKENIZER, grade=odd,
+      MODEL, learning.STOP, n_samples=3, max_new=learning.C,
+      sampling=Sampling.fixed(), rows=rows, mesh=mesh,
+      tokenizer=learning.TOKENIZER, grade=odd,
       key=jax.random.key(1),
     )  # fmt: skip
     with jax.set_mesh(mesh):

@@ -17,7 +17,7 @@ SCHEMA = {'type': 'array', 'items': {'enum': [1, 2]}, 'maxItems': 2}
 def recipe(**rl):
   c = features.recipe(**{'rl.steps': 3, 'rl.temperature': 0.8})
   c.rl.update(regex=REGEX, **rl)
-  c.rollouts.every = 1
+  c.rollouts.every, c.eval.every = 1, 3
   host = {'reward': features.PARITY}
   coin = {'reward': 'random', 'kwargs': {'p': 0.5}}
   c.rl.rewards = {'coin': host if c.rl.path == 'host' else coin}
@@ -46,10 +46,10 @@ def test_completions_follow_the_grammar_and_the_update_too(tmp_path, rl):
   rows = features.rows(tmp_path)
   assert max(r['train/gap_max'] for r in rows) < 1e-5
   assert all(r['train/grad_norm'] > 0 for r in rows)
-  dumps = sorted((tmp_path / 'rollouts').glob('*.jsonl'))
   texts = [
     json.loads(line)['completion']
-    for dump in dumps
+    for kind in ('rollouts', 'samples')
+    for dump in sorted((tmp_path / kind).glob('*.jsonl'))
     for line in dump.read_text().splitlines()
   ]
   whole = [text for text in texts if re.fullmatch(REGEX, text)]

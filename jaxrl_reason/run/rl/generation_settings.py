@@ -5,7 +5,7 @@ from itertools import pairwise
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.data import step_labels, token_bias
-from jaxrl_reason.logits import Sampling
+from jaxrl_reason.logits import Automaton, Sampling
 from jaxrl_reason.rollouts import automaton
 from jaxrl_reason.rollouts.fused import Generation
 from jaxrl_reason.rollouts.tree import Tree
@@ -55,13 +55,8 @@ def sampling_of(c: RL, tokenizer) -> Sampling:
   """Returns the traced settings of generation.
 
   Raises:
-    ValueError: names the bias that is wrong; no token continues the grammar.
+    ValueError: names the bias that is wrong, or that of `grammar`.
   """
-  expression, grammar = automaton.expression_of(*grammar_of(c)), None
-  if expression:
-    vocab, eos = tokenizer.vocab_size, tokenizer.eos_ids
-    given = expression, tokenizer.token_bytes(), vocab, eos
-    grammar = automaton.of_expression(*given)
   return Sampling.fixed(
     c.temperature,
     c.top_k,
@@ -71,8 +66,21 @@ def sampling_of(c: RL, tokenizer) -> Sampling:
     c.presence_penalty,
     c.frequency_penalty,
     token_bias.make(c.logit_bias, tokenizer, 'rl.logit_bias'),
-    grammar,
+    grammar(c, tokenizer),
   )
+
+
+def grammar(c: RL, tokenizer) -> Automaton | None:
+  """Returns the automaton of the completions that are allowed; None: all are.
+
+  Raises:
+    ValueError: no token continues the grammar.
+  """
+  expression = automaton.expression_of(*grammar_of(c))
+  if not expression:
+    return None
+  tokens, eos = tokenizer.token_bytes(), tokenizer.eos_ids
+  return automaton.of_expression(expression, tokens, len(tokens), eos)
 
 
 def grammar_of(c: RL) -> tuple[str, str, str]:
