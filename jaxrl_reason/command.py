@@ -120,7 +120,7 @@ class Parser(argparse.ArgumentParser):
     self.hosts()
 
   def sampling(self) -> None:
-    """Adds the flags of sampling and of a forced token budget."""
+    """Adds the flags of sampling, of a forced token budget and a grammar."""
     self.number('--top_k', 0, '0: all tokens')
     self.number('--top_p', 1.0, 'nucleus')
     self.number('--min_p', 0.0, 'least probability, as a share of the largest')
@@ -132,6 +132,10 @@ class Parser(argparse.ArgumentParser):
     self.text('--wait', '', 'words that replace the stop token')
     self.number('--most', 0, 'tokens after which --final is written')
     self.text('--final', '', 'words that request the final answer')
+    self.text('--regex', '', 'regular expression of the whole completion')
+    self.text(
+      '--json_schema', None, 'file: completions are JSON of this schema'
+    )
 
   def texts(self, name: str, help: str) -> None:
     """Adds the flag --name, which may be repeated; its value is a list."""

@@ -79,7 +79,7 @@ def options(a):
   from jaxrl_reason import ranges
   from jaxrl_reason.data import chat
   from jaxrl_reason.evals import evaluation as session
-  from jaxrl_reason.rollouts import forcing
+  from jaxrl_reason.rollouts import automaton, forcing
 
   given = {key: value for key, value in vars(a).items() if value is not None}
   ranges.check(given, ranges.EVALUATE, '--')
@@ -101,6 +101,7 @@ def options(a):
     ranges.check({'budgets': budget}, {'budgets': ranges.COUNT}, '--')
   command.one_of('--thinking', a.thinking, chat.THINKING)
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
+  command.input_files({'--json_schema': a.json_schema})
   same = (
     'k batch top_k top_p min_p repetition_penalty presence_penalty '
     'frequency_penalty chunk carry least wait most final power moves '
@@ -122,6 +123,7 @@ def options(a):
     thinking=chat.THINKING[a.thinking],
     train=command.listed('--train', a.train, str),
     logit_bias=command.json_object('--logit_bias', a.logit_bias),
+    grammar=automaton.expression_of(a.regex, a.json_schema or '', '--'),
     **{k: getattr(a, k) for k in same},
   )
 

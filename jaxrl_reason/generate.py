@@ -44,8 +44,6 @@ def parser() -> command.Parser:
   p.number('--n', 1, 'completions per prompt')
   p.sampling()
   p.texts('--stop', 'text that ends a completion; may be repeated')
-  p.text('--regex', '', 'regular expression of the whole completion')
-  p.text('--json_schema', None, 'file: completions are JSON of this schema')
   p.number('--max_new', 512, 'tokens of a completion')
   p.number('--temperature', 1.0, '0: greedy')
   p.number('--seed', 0, 'of the noise')

@@ -17,7 +17,7 @@ from jaxrl_reason.evals import (
 from jaxrl_reason.evals.suites import Suite
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models.chunk_layout import Chunks
-from jaxrl_reason.rollouts import gumbel_search
+from jaxrl_reason.rollouts import automaton, gumbel_search
 from jaxrl_reason.rollouts.power_sampling import Power
 
 MAX_NEW = 512  # for models without a run that has a completion length
@@ -44,6 +44,7 @@ class Options:
   presence_penalty: float = 0.0
   frequency_penalty: float = 0.0
   logit_bias: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  grammar: str = ''  # regular expression of completions
   chunk: int = 0
   carry: int = 0
   least: int = 0
@@ -105,6 +106,7 @@ def of(
     **prompts.day(variant, run_config),
     **forced(o),
     **_repeats(o),
+    **_grammar(o, chunks),
     **chunks,
     **_power(o, temperature, chunks),
     **_search(o, max_new, chunks),
@@ -155,6 +157,25 @@ def _power(o: Options, temperature: float, chunks: dict) -> dict[str, Any]:
       f'distribution, and cannot be combined with --{wrong[0]}'
     )
   return {'power': o.power, 'moves': o.moves}
+
+
+def _grammar(o: Options, chunks: dict) -> dict[str, str]:
+  """Returns the regular expression of completions; {}: none.
+
+  Raises:
+    ValueError: completions are not whole samples.
+  """
+  if not o.grammar:
+    return {}
+  wrong = [name for name, value in forced(o).items() if value]
+  wrong += ['power'] * (o.power != 1) + ['simulations'] * bool(o.simulations)
+  wrong += ['chunk'] * bool(chunks)
+  if wrong:
+    raise ValueError(
+      '--regex and --json_schema follow completions that are sampled from '
+      f'their first token, and cannot be combined with --{wrong[0]}'
+    )
+  return {'grammar': o.grammar}
 
 
 SEARCH = 'simulations', 'candidates', 'step_tokens', 'step_end'
@@ -260,8 +281,15 @@ def _repeats(o: Options) -> dict[str, Any]:
   return {k: getattr(o, k) for k in names if getattr(o, k) != neutral[k]}
 
 
-def sampling(o: Options, temperature: float, tokenizer: Any) -> Sampling:
-  """Returns the settings at one temperature."""
+def sampling(
+  o: Options, temperature: float, tokenizer: Any, stop: Sequence[int]
+) -> Sampling:
+  """Returns the settings at one temperature; stop: ends of completions."""
   keys = [k for k in sampling_settings.NEUTRAL if k != 'temperature']
   values = {k: getattr(o, k) for k in keys} | {'temperature': temperature}
-  return sampling_settings.make(values, o.logit_bias, tokenizer)
+  made = sampling_settings.make(values, o.logit_bias, tokenizer)
+  if not o.grammar:
+    return made
+  tokens = tokenizer.token_bytes()
+  given = o.grammar, tokens, len(tokens), stop
+  return made.replace(automaton=automaton.of_expression(*given))

@@ -248,7 +248,9 @@ def _answer(
       params,
       mesh=mesh,
       tokenizer=found.tokenizer,
-      sampling=cell_settings.sampling(o, a.temperature, found.tokenizer),
+      sampling=cell_settings.sampling(
+        o, a.temperature, found.tokenizer, written.stop
+      ),
       stop=jnp.asarray(written.stop, jnp.int32),
       key=_noise(o, a),
       grade=graders[a.suite.reward],

@@ -4,6 +4,7 @@ errors.
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -388,6 +389,21 @@ def test_penalties_and_biases_are_settings_of_the_answers(folder):
   assert ask(bias, '--frequency_penalty=2', *chunks)[0] == {'777777'}
   texts, _ = ask(bias, '--repetition_penalty=99', *chunks)
   assert '777777' not in texts and all(x.startswith('7') for x in texts)
+
+
+def test_answers_follow_a_grammar(folder):
+  pytest.importorskip('outlines_core')
+  regex = '[0-9]{1,3}#[0-9]'
+  run(*flags(folder, 'grammar', f'--regex={regex}'))
+  rows = [r for rows in written(folder / 'grammar').values() for r in rows]
+  begun = re.compile('[0-9]{0,3}|[0-9]{1,3}#[0-9]?').fullmatch
+  assert all(begun(r['completion']) for r in rows)
+  assert sum(bool(re.fullmatch(regex, r['completion'])) for r in rows) > 20
+  with pytest.raises(ValueError, match="was begun with grammar='.*', not None"):
+    run(*flags(folder, 'grammar'))
+  given = flags(folder, 'other', f'--regex={regex}', '--power=2', '--moves=1')
+  with pytest.raises(ValueError, match='json_schema follow.*with --power'):
+    run(*given)
 
 
 def test_generate_and_grade_read_the_output_of_evaluate(
