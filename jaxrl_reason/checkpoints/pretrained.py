@@ -9,6 +9,7 @@ The revision is recorded, and a resumed run reads the files in the workdir, so a
 moved branch or a lost network does not change it.
 """
 
+import hashlib
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -28,6 +29,9 @@ FOLDER, SOURCE = 'hf', 'source.json'
 # Small files of the model, for `convert`.
 HF_CONFIG = 'hf_config.json'
 KEPT = ('.json', '.jinja', '.model', '.txt', '.md')  # tokenizer, templates
+# Files that completions depend on, with any name of a tokenizer's files.
+READ = ('*config.json', 'tokenizer*', 'vocab*', 'merges.txt', '*.safetensors')
+BLOCKS, BLOCK = 256, 4096  # of a file of weights in a fingerprint; bytes
 # With any suffix: terms that also apply to models derived from this one.
 TERMS = ('LICENSE*', 'NOTICE*', 'README*', 'USE_POLICY*')
 TEMPLATES = 'additional_chat_templates'  # the folder of those with a name
@@ -64,6 +68,23 @@ def resolve(name: str, revision: str = '') -> tuple[pathlib.Path, str]:
       f'model {name!r} is no folder.{hub_hint(name)} A folder has {_wanted()}'
     )
   return folder, ''
+
+
+def fingerprint(folder: pathlib.Path) -> str:
+  """Returns a digest of a model's folder: its configs, tokenizer, and BLOCKS
+  blocks of each file of weights, which take milliseconds to read.
+  """
+  out = hashlib.sha256()
+  for path in sorted({p for pattern in READ for p in folder.glob(pattern)}):
+    size = path.stat().st_size
+    out.update(f'{path.name} {size}\n'.encode())
+    is_weights = path.suffix == '.safetensors'
+    step = max(size // BLOCKS, BLOCK) if is_weights else BLOCK
+    with open(path, 'rb') as f:
+      for at in range(0, size, step):
+        f.seek(at)
+        out.update(f.read(BLOCK))
+  return out.hexdigest()[:16]
 
 
 def small_files(name: str) -> pathlib.Path:

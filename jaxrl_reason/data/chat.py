@@ -8,6 +8,8 @@ Sampled ids are never tokenised again. Chat templates are not trusted:
 """
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -193,6 +195,13 @@ def load(folder, day: str = '') -> ChatTemplate:
     if k.endswith('_token') and isinstance(v, str | dict)
   }
   return ChatTemplate(found, tokens, day)
+
+
+def settings_of(template: ChatTemplate) -> dict[str, str]:
+  """Returns the settings that prompts depend on, as JSON values."""
+  text = json.dumps([template.templates, template.tokens], sort_keys=True)
+  digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+  return {'chat_template': digest, 'day': template.day}
 
 
 def _end_of_turn(

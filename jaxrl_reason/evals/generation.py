@@ -38,7 +38,7 @@ class Generator:
 
   Attributes:
     template: its chat template; None: prompts are plain text.
-    name: of the model.
+    name: of the model; version: see `loading.Loaded`.
     n_samples, max_new: completions per prompt, tokens of each.
     sampling, biases: see `sampling_settings.make`; seed: of the noise.
     forced: arguments of `forcing.make`.
@@ -62,6 +62,7 @@ class Generator:
   biases: Mapping[str, float] = dataclasses.field(default_factory=dict)
   stops: Sequence[str] = ()
   expression: str = ''
+  version: str = ''
 
   def __post_init__(self):
     eos = self.tokenizer.eos_ids
@@ -193,6 +194,7 @@ def load(
     found.name,
     sampling=sampling_settings.of_model(found.texts, sampling),
     vocab=found.shape.vocab,
+    version=found.version,
     **settings,
   )
 
@@ -218,9 +220,10 @@ def settings_of(g: Generator, options: Mapping[str, Any]) -> dict[str, Any]:
   template = 'chat' if g.template else options.get('template') or 'none'
   return {
     'model': g.name,
+    'version': g.version,
     'template': template,
     **{key: options.get(key) or '' for key in OF_CHAT},
-    **({'day': g.template.day} if g.template else {}),
+    **(chat.settings_of(g.template) if g.template else {}),
     **g.sampling,
     **g.forced,
     'logit_bias': dict(g.biases),

@@ -11,6 +11,7 @@ A run may have started from scratch; its config has data and tokenizer.
 """
 
 import dataclasses
+import hashlib
 import math
 from typing import Any
 
@@ -48,6 +49,7 @@ class Loaded:
   texts: the folder with its tokenizer and templates; None: of a run from
     scratch.
   run: the config of its run, or None.
+  version: commit on the Hub, or fingerprint of the folder; '': of a run.
   """
 
   name: str
@@ -57,6 +59,7 @@ class Loaded:
   tokenizer: Any
   texts: epath.Path | None
   run: Open | None
+  version: str = ''
 
 
 def run_of(name: str) -> Open | None:
@@ -131,11 +134,13 @@ def load(
   source, step = split_step(name)
   dtype, is_run = dtype or default_dtype(), step is not None
   # A run may be in an object store; a model's folder is on this machine.
-  folder = epath.Path(source) if is_run else pretrained.resolve(source)[0]
   if is_run:
+    folder, version = epath.Path(source), ''
     c, _, params = conversion.read_run(folder, step, mesh)
     params = conversion.cast(params, dtype)
   else:
+    folder, version = pretrained.resolve(source)
+    version = version or pretrained.fingerprint(folder)
     c = families.from_hf(hf.read_config(folder))
   tokenizer = tokenizer_of(folder, is_run)
   texts = _texts(folder, is_run)
@@ -149,7 +154,8 @@ def load(
   model = transformer.build(c)
   if steering.KEY in params:
     model = adapters.attach(model, steering=True)
-  return Loaded(name, model, params, c, tokenizer, texts, run_of(name))
+  run = run_of(name)
+  return Loaded(name, model, params, c, tokenizer, texts, run, version)
 
 
 def _texts(folder: epath.Path, is_run: bool) -> epath.Path | None:
@@ -217,7 +223,13 @@ def _steered(name: str, dtype: str | None, mesh) -> Loaded:
   model = found.model
   if own is None:
     model = adapters.attach(model, steering=True)
-  return dataclasses.replace(found, name=name, model=model, params=params)
+  return dataclasses.replace(
+    found,
+    name=name,
+    model=model,
+    params=params,
+    version=_with_file(found.version, file),
+  )
 
 
 def _changed(name: str, dtype: str | None, mesh) -> Loaded:
@@ -247,7 +259,18 @@ def _changed(name: str, dtype: str | None, mesh) -> Loaded:
     return jax.device_put(total.astype(x.dtype), x.sharding)
 
   params = trees.unflatten({k: changed(k, x) for k, x in params.items()})
-  return dataclasses.replace(found, name=name, params=params)
+  return dataclasses.replace(
+    found,
+    name=name,
+    params=params,
+    version=_with_file(found.version, file),
+  )
+
+
+def _with_file(version: str, file: str) -> str:
+  """Returns the version of a model with a file that changes it."""
+  with open(file, 'rb') as f:
+    return f'{version}+{hashlib.file_digest(f, "sha256").hexdigest()[:16]}'
 
 
 def _sum_of(name: str, dtype: str | None, mesh) -> Loaded:
@@ -267,6 +290,7 @@ def _sum_of(name: str, dtype: str | None, mesh) -> Loaded:
     model=model,
     params={str(i): f.params for i, f in enumerate(found)},
     shape=dataclasses.replace(found[0].shape, vocab=vocab),
+    version='+'.join(f.version for f in found),
   )
 
 

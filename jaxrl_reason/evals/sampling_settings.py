@@ -29,7 +29,7 @@ def of_model(texts, flags: Mapping[str, float | None]) -> dict[str, float]:
     flags: settings that replace those of the file; None: not given.
 
   Raises:
-    ValueError: a setting is outside its range.
+    ValueError: a setting is outside its range; names the file or the flag.
   """
   found = {}
   if texts is not None:
@@ -37,9 +37,10 @@ def of_model(texts, flags: Mapping[str, float | None]) -> dict[str, float]:
   if found.get('do_sample') is False:  # the others have no effect there
     found = {k: x for k, x in found.items() if k in OF_GREEDY}
   out = dict(NEUTRAL)
-  for values in (found, flags):
-    out |= {k: values[k] for k in NEUTRAL if values.get(k) is not None}
-  ranges.check(out, ranges.SAMPLING, '--')
+  for values, prefix in (found, f'{hf_tokenizers.GENERATION}: '), (flags, '--'):
+    given = {k: values[k] for k in NEUTRAL if values.get(k) is not None}
+    ranges.check(given, ranges.SAMPLING, prefix)
+    out |= given
   return out
 
 

@@ -166,6 +166,7 @@ def test_a_file_of_other_settings_is_refused(generator, prompts, tmp_path):
   before, neutral = out.read_bytes(), sampling_settings.NEUTRAL
   others = [
     (dict(name='another'), {}, 'model'),
+    (dict(version='another'), {}, 'version'),
     (
       dict(sampling=neutral | {'temperature': 0.5}),
       {},
@@ -189,6 +190,31 @@ def test_a_file_of_other_settings_is_refused(generator, prompts, tmp_path):
     generate.to_file(generator, prompts, out, batch=2, template='qa')
 
 
+def test_other_weights_or_templates_at_the_same_path_are_noticed(
+  folder, tmp_path
+):
+  model = shutil.copytree(folder, tmp_path / 'model')
+
+  def settings():
+    return generate.settings_of(load(model, chat=True), {})
+
+  before = settings()
+  (model / 'README.md').write_text('Another text.')
+  assert settings() == before
+  (model / hf.SINGLE).unlink()
+  hf.save(
+    model, small_model(1, **CHANGES)[2], small_config(**CHANGES),
+    dtype='float32',
+  )  # fmt: skip
+  other = settings()
+  assert {k for k in other if other[k] != before[k]} == {'version'}
+  (model / 'chat_template.jinja').write_text(
+    '{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}'
+  )
+  last = settings()
+  assert {k for k in last if last[k] != other[k]} == {'chat_template'}
+
+
 def test_sampling_is_the_models_unless_flags_set_it(folder, tmp_path):
   def found(text, **flags):
     (tmp_path / 'generation_config.json').write_text(json.dumps(text))
@@ -208,8 +234,12 @@ def test_sampling_is_the_models_unless_flags_set_it(folder, tmp_path):
   }  # fmt: skip
   assert found(of_model | {'do_sample': False}) == sampling_settings.NEUTRAL
   assert sampling_settings.of_model(None, {'top_p': 0.5})['top_p'] == 0.5
-  with pytest.raises(ValueError, match='--top_p=7: must be'):
+  with pytest.raises(
+    ValueError, match='^generation_config.json: top_p=7: must'
+  ):
     found({'top_p': 7})
+  with pytest.raises(ValueError, match='^--top_p=7: must be'):
+    found({}, top_p=7)
   model = shutil.copytree(folder, tmp_path / 'model')
   path = model / 'generation_config.json'
   path.write_text(json.dumps(json.loads(path.read_text()) | of_model))

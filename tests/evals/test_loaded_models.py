@@ -86,6 +86,7 @@ def test_models_padded_to_other_sizes_are_summed(tmp_path):
   name = '+'.join(str(tmp_path / str(i)) for i in range(3))
   found = loading.load(f'rast:{name}', dtype='float32')
   assert found.shape.vocab == 264
+  assert found.version == '++'  # those of three runs
   tokens = jnp.arange(5)[None]
   states = found.model.hidden(found.params, tokens, tokens >= 0)
   logits = found.model.unembed(found.params, states)
