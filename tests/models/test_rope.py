@@ -211,8 +211,8 @@ YARN = {'rope_type': 'yarn', 'factor': 4.0}
     ({'rope_scaling': {'rope_type': 'linear'}}, 'needs factor'),
     ({'partial_rotary_factor': 0.5}, '=0.5 is not supported: llama'),
     ({'rope_theta': None}, 'rope_theta=None must'),
-    ({'model_type': 'llamb'}, "'llamb' is unknown"),
-    ({'model_type': 'gpt2'}, "'gpt2' .* norms with a mean"),
+    ({'model_type': 'llamb'}, "'llamb' is not supported: no file"),
+    ({'model_type': 'gpt2'}, "'gpt2' .* norms with a bias"),
     (
       {'model_type': 'deepseek_v2'},
       'its form of latent attention is not supported',

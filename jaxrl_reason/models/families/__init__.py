@@ -170,16 +170,6 @@ def constants_of(h: dict) -> dict[str, float]:
   }
 
 
-def _most_alike(h: dict) -> str:
-  """Returns the family whose config.json has the most similar keys."""
-
-  def shared(name: str) -> float:
-    keys = FAMILIES[name].DEFAULTS.keys()
-    return len(keys & h.keys()) / len(keys | h.keys())
-
-  return max(FAMILIES, key=shared)
-
-
 def family_of(h: dict) -> str:
   """Returns the model_type of a config.json.
 
@@ -190,15 +180,13 @@ def family_of(h: dict) -> str:
   if not isinstance(name, str):
     raise ValueError(f'config.json: model_type={name!r:.60} is not a name')
   name = SAME.get(name, name)
-  if name in unsupported.FAMILIES:
-    raise ValueError(
-      f'model_type {name!r} is not supported: {unsupported.FAMILIES[name]}'
-    )
   if name not in FAMILIES:
+    why = 'no file of models/families reads its config.json and tensors'
+    why = unsupported.FAMILIES.get(name, why + unsupported.signs(h))
+    defaults = {k: family.DEFAULTS for k, family in FAMILIES.items()}
     raise ValueError(
-      f'model_type {name!r} is unknown: no file of models/families reads its '
-      f'config.json and tensors{unsupported.signs(h)}. The keys of '
-      f'{_most_alike(h)} are most like its own; supported are '
+      f'model_type {name!r} is not supported: {why}. '
+      f'{unsupported.most_alike(h, defaults)}; supported are '
       f'{", ".join(FAMILIES)}'
     )
   packed = h.get('quantization_config')
