@@ -1,8 +1,11 @@
 """A damaged config.json is an error of one line that names the file and key."""
 
 import copy
+import functools
+import re
 
 import pytest
+from models import family_shapes
 
 from jaxrl_reason.models import families, weights, zoo
 
@@ -10,20 +13,36 @@ BAD = (None, 'x', -1, 0, 0.5, [1], {'a': 1}, [None], True, 1e300, 10**30)
 BAD += (float('nan'), float('inf'), [], '1')
 
 
+# Values that are only wrong together with those of other keys, which the error
+# names.
+TOGETHER = 'mamba_expand', 'mamba_d_ssm', 'max_window_layers', 'model_type'
+TOGETHER += 'enable_moe_block', 'num_dense_layers', 'rope_scaling'
+
+
+@functools.cache
 def published() -> dict[str, dict]:
-  """Returns a config.json of every family with a published size."""
+  """Returns a config.json of every family with a published size or a small
+  shape."""
   found = {}
   for c in zoo.ZOO.values():
     h = families.to_hf(c)
     found.setdefault(h['model_type'], h)
+  for name in family_shapes.FAMILIES | family_shapes.ALIKE:
+    kind = name.partition(',')[0]
+    if kind not in found:
+      c = family_shapes.config(name)
+      found[kind] = families.to_hf(c, family=kind)
   return found
 
 
 def places(h: dict, at: tuple = ()):
+  """Yields the paths of all values, and of the first item of each list."""
   for key, value in h.items():
     yield (*at, key)
     if isinstance(value, dict):
       yield from places(value, (*at, key))
+    elif isinstance(value, list) and value:
+      yield (*at, key, 0)
 
 
 def mutated(h: dict, place: tuple, value) -> dict:
@@ -44,10 +63,14 @@ def test_every_value_is_read_or_refused(name):
       try:
         families.beside_of(broken)
         families.tensors_of(broken)
+        families.constants_of(broken)
         weights.specs(families.from_hf(broken))
       except ValueError as error:
         n += 1
         assert '\n' not in str(error)
+        if place[0] not in TOGETHER:
+          assert str(error).startswith('config.json: ')
+          assert {*place} & {*re.findall(r'\w+', str(error))}, (place, value)
   assert n > 20
 
 

@@ -329,7 +329,7 @@ def test_keys_of_gemma_4_are_refused_by_name(changes, said):
     (dict(layer_types=['sliding_attention'] * 6), 'choose chunked_attention'),
     (dict(no_rope_layers=[1, 0]), 'no_rope_layers has 2 entries'),
     (dict(moe_layers=[]), 'moe_layers must have one layer or more'),
-    (dict(rope_scaling=dict(rope_type='none')), "rope type 'none' is not"),
+    (dict(rope_scaling=dict(rope_type='none')), "rope_type='none' is not"),
     (dict(quantization_config=dict(quant_method='fp8')), 'for llama4_text'),
   ],
 )

@@ -164,7 +164,9 @@ def constants_of(h: dict) -> dict[str, float]:
   """Returns the values of tensors that are the same in all models."""
   family = FAMILIES[family_of(h)]
   rows = getattr(family, 'CONSTANTS', {}).items()
-  layers = range(within.text_of(h).get('num_hidden_layers', 0))
+  own = within.text_of(h)
+  values.check(own, family.DEFAULTS)
+  layers = range(own.get('num_hidden_layers') or 0)
   return {
     within.name_in(h, name.format(i)): x for name, x in rows for i in layers
   }
@@ -246,7 +248,9 @@ def from_hf(h: dict, **runtime: Any) -> Config:
     fields = _read_shared(h, family) | family.read(h)
     if h.get('mlp_bias') and not fields.get('mlp_bias'):
       raise ValueError(f'config.json: mlp_bias is not supported for {name}')
-    c = Config(**(fields | runtime))
+    values.check_fields(fields, Config.__annotations__, h)
+    with values.checking(h):
+      c = Config(**(fields | runtime))
     keys.check_layer_types(h, c)
   return c
 

@@ -65,12 +65,14 @@ def _attention_scale(raw: dict, kind: str, original: float, factor: float):
   return scale(1.0)
 
 
-def _theta(raw: dict, theta) -> float:
+def _theta(h: dict, raw: dict, theta) -> float:
   theta = raw.get('rope_theta', theta)
   if not theta:
+    others = [k for k in ('rope_parameters', 'rope_local_base_freq') if k in h]
+    also = f' (or {" or ".join(others)})' if others else ''
     raise ValueError(
-      f'config.json: rope_theta={theta!r} must be the base of the wavelengths, '
-      'such as 10000.0'
+      f'config.json: rope_theta={theta!r}{also} must be the base of the '
+      'wavelengths, such as 10000.0'
     )
   return float(theta)
 
@@ -121,7 +123,7 @@ def read(h: dict, raw: dict, theta, fraction: float | None = None) -> Rope:
   kind = kind_of(raw)
   if kind not in KEYS:
     raise ValueError(
-      f'config.json: rope type {kind!r} is not supported: choose '
+      f'config.json: rope_type={kind!r} is not supported: choose '
       f'{", ".join(KEYS)}'
     )
   if kind == PROPORTIONAL and fraction is None:
@@ -129,10 +131,10 @@ def read(h: dict, raw: dict, theta, fraction: float | None = None) -> Rope:
   if fraction is None:
     _check_full_rotation(h, raw)
     fraction = 1.0
-  out = {'kind': kind, 'theta': _theta(raw, theta), 'fraction': fraction}
+  out = {'kind': kind, 'theta': _theta(h, raw, theta), 'fraction': fraction}
   for key in NEEDED.get(kind, ()):
     if raw.get(key) is None:
-      raise ValueError(f'config.json: rope type {kind!r} needs {key}')
+      raise ValueError(f'config.json: rope_type={kind!r} needs {key}')
   for key, name in KEYS[kind].items():
     if raw.get(key) is not None:
       value = raw[key]
@@ -151,7 +153,7 @@ def read(h: dict, raw: dict, theta, fraction: float | None = None) -> Rope:
     out['original'] = beside or out.get('original') or longest
     if not out['original']:
       raise ValueError(
-        f'config.json: rope type {kind!r} needs '
+        f'config.json: rope_type={kind!r} needs '
         'original_max_position_embeddings'
       )
   if 'attention_factor' in KEYS[kind]:
@@ -207,6 +209,9 @@ def by_type(h: dict, types: list[str], full, sliding) -> dict:
       )
     # The old form's scaling applies to full layers only.
     raw = {FULL: raw}
+  for key in FULL, SLIDING:
+    table = raw.get(key) or {}
+    values.expect(key, table, isinstance(table, dict), 'an object')
   tables = (
     read(h, raw.get(FULL) or {}, full),
     read(h, raw.get(SLIDING) or {}, sliding),
