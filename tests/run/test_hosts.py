@@ -204,14 +204,26 @@ def pod(env, tmp_path_factory):
   return out
 
 
+def lines_of(workdir):
+  """Returns the rows of metrics.jsonl."""
+  text = (workdir / 'metrics.jsonl').read_text()
+  return [json.loads(line) for line in text.splitlines()]
+
+
 def content(workdir):
   """Returns the rows of metrics.jsonl without timings."""
-  text = (workdir / 'metrics.jsonl').read_text()
   timing = ('perf/', 'pool/')
   return [
-    {k: v for k, v in json.loads(line).items() if not k.startswith(timing)}
-    for line in text.splitlines()
+    {k: v for k, v in row.items() if not k.startswith(timing)}
+    for row in lines_of(workdir)
   ]
+
+
+def assert_compared(row, key):
+  """Checks the comparison of seconds between two hosts."""
+  assert row[f'{key}_argmax'] in (0, 1)
+  assert 0 <= row[f'{key}_spread'] <= row[f'{key}_max']
+  assert row[key] <= row[f'{key}_max']
 
 
 def assert_same_numbers(got, want):
@@ -248,6 +260,10 @@ def test_two_processes_play_the_episodes_of_one(env, tmp_path):
   for count, got in others:
     assert count == done
     assert_same_numbers(got, want)
+  told = [r for r in lines_of(tmp_path / 'two') if 'perf/tools_wait_s' in r]
+  assert told
+  for row in told:
+    assert_compared(row, 'perf/tools_wait_s')
 
 
 def played(rows):
@@ -292,14 +308,12 @@ def test_each_process_has_a_log_and_metrics_name_slow_hosts(pod):
     text = (pod.at / 'whole' / 'logs' / f'process_{i:04d}.log').read_text()
     assert f' process {i} step 12: rl step 12: reward_mean' in text
     assert text.splitlines()[-1].endswith(': ended')
-  text = (pod.at / 'whole' / 'metrics.jsonl').read_text()
-  rows = [json.loads(x) for x in text.splitlines()]
+  rows = lines_of(pod.at / 'whole')
   told = [r for r in rows if 'perf/step_s_argmax' in r]
   assert len(told) == 6
   for row in told:
     for key in ('perf/step_s', 'perf/data_s'):
-      assert row[f'{key}_argmax'] in (0, 1)
-      assert 0 <= row[f'{key}_spread'] <= row[f'{key}_max']
+      assert_compared(row, key)
     assert 0 <= row['perf/goodput'] <= 1
   text = (pod.at / 'four' / 'metrics.jsonl').read_text()
   assert '"perf/verify_s_argmax"' in text

@@ -89,7 +89,12 @@ def over_hosts(values: list[dict[str, float]]) -> dict[str, float]:
 
 
 # Seconds of a step that identify a slow host.
-COMPARED = ('perf/step_s', 'perf/data_s', 'perf/verify_s')
+COMPARED = (
+  'perf/step_s',
+  'perf/data_s',
+  'perf/verify_s',
+  'perf/tools_wait_s',
+)
 
 
 def stragglers(values: list[dict[str, float]]) -> dict[str, float]:
