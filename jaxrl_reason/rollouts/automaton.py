@@ -12,6 +12,9 @@ import numpy as np
 
 from jaxrl_reason.logits import REFUSED, Automaton
 from jaxrl_reason.names import install
+from jaxrl_reason.rollouts import schema_grammar
+
+MOST_BYTES = 2**31  # of a table, which every device holds
 
 
 def of_stops(texts: Sequence[str], tokens: Sequence[bytes], vocab: int):
@@ -64,8 +67,8 @@ def of_expression(
     eos: stop tokens, allowed where the expression may end.
 
   Raises:
-    ValueError: the expression is wrong, no token continues it, or the package
-      is missing.
+    ValueError: the expression is wrong or too long, no token continues it, or
+      the package is missing.
   """
   ids: dict[bytes, list[int]] = {}
   for i, text in enumerate(tokens[:vocab]):
@@ -76,6 +79,13 @@ def of_expression(
   first = index.get_initial_state()
   reached = {first, *edges, *finals} - {first}
   states = {state: i for i, state in enumerate([first, *sorted(reached)])}
+  if len(states) * vocab * 4 > MOST_BYTES:
+    raise ValueError(
+      f'{expression!r:.200}: {len(states):,} states of {vocab:,} tokens need '
+      f'a table of {len(states) * vocab * 4 / 2**30:.1f} GiB, and at most '
+      f'{MOST_BYTES // 2**30} are allowed: lower maxLength, maxItems or '
+      'the bounds in {}'
+    )
   after = np.full((len(states), vocab), REFUSED, np.int32)
   for state, to in edges.items():
     after[states[state], [*to]] = [states[x] for x in to.values()]
@@ -116,7 +126,7 @@ def _index(expression: str, ids: dict[bytes, list[int]], eos: int):
   try:
     return core.Index(expression, core.Vocabulary(eos, ids))
   except Exception as error:  # the library raises no narrower class
-    raise ValueError(f'{expression!r:.200}: {error}') from error
+    raise ValueError(f'{expression!r:.200}: {_line(error)}') from error
 
 
 def of_schema(schema: str) -> str:
@@ -126,10 +136,15 @@ def of_schema(schema: str) -> str:
     ValueError: the schema is no JSON, or not supported.
   """
   core = _library()
+  schema_grammar.check(schema)
   try:
     return core.json_schema.build_regex_from_schema(schema)
   except Exception as error:  # the library raises no narrower class
-    raise ValueError(f'the JSON schema: {error}') from error
+    raise ValueError(f'the JSON schema: {_line(error)}') from error
+
+
+def _line(error: Exception) -> str:
+  return ' '.join(str(error).split())
 
 
 def _library():

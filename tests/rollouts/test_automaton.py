@@ -102,9 +102,86 @@ def test_texts_of_a_schema_are_valid():
     (lambda: automaton.of_stops([''], TOKENS, 9), 'is empty'),
     (lambda: automaton.of_expression('a(', TOKENS, 9, [EOS]), r"'a\('"),
     (lambda: automaton.of_schema('{'), 'the JSON schema'),
+    (lambda: automaton.of_schema('{"anyOf": 3}'), 'the JSON schema is malf'),
+    (
+      lambda: automaton.of_schema('{"type": "string", "format": "ipv4"}'),
+      'the JSON schema: Format ipv4',
+    ),
   ],
 )
 def test_unsupported_patterns_are_refused(make, words):
   pytest.importorskip('outlines_core')
   with pytest.raises(ValueError, match=words):
     make()
+
+
+INTEGER, NODE = {'type': 'integer'}, {'$ref': '#/$defs/node'}
+TREE = {'type': 'object', 'properties': {'next': NODE}, 'required': ['next']}
+
+
+@pytest.mark.parametrize(
+  'schema, words',
+  [
+    (INTEGER | {'minimum': 3}, '#: minimum beside type is'),
+    ({'properties': {'a': INTEGER | {'multipleOf': 2}}}, '#/properties/a: mul'),
+    ({'type': 'array', 'uniqueItems': True}, 'uniqueItems beside type'),
+    ({'type': 'array', 'items': {'not': {}}}, '#/items: not is not'),
+    (
+      {'type': 'string', 'pattern': 'a+', 'minLength': 3},
+      'pattern beside type',
+    ),
+    ({'properties': {}, 'dependentRequired': {}}, 'dependentRequired beside'),
+    ({'properties': {'a': INTEGER}, 'required': ['b']}, "required has 'b'"),
+    ({'oneOf': [INTEGER, {'type': 'number'}]}, 'oneOf with schemas that may'),
+    ({'allOf': [INTEGER, {'type': 'number'}]}, 'allOf with several'),
+    ({'anyOf': [INTEGER], 'type': 'integer'}, 'type beside anyOf'),
+    ({'type': 'string', 'properties': {}}, 'beside properties must be object'),
+    ({'prefixItems': [INTEGER], 'items': INTEGER}, 'items beside prefixItems'),
+    ({'properties': {'a': {'$ref': '#'}}}, "ref='#' must be in this file"),
+    (NODE | {'$defs': {'node': TREE}}, 'not lead to itself'),
+    ({'$ref': '#/$defs/x'}, 'names no schema'),
+    ({'anyOf': [True]}, '#/anyOf/0: true is no object'),
+  ],
+)
+def test_keywords_that_texts_may_violate_are_refused(schema, words):
+  pytest.importorskip('outlines_core')
+  with pytest.raises(
+    ValueError, match=f'the JSON schema at .*{words}'
+  ) as error:
+    automaton.of_schema(json.dumps(schema))
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  'schema',
+  [
+    {'type': ['integer', 'null'], 'title': 'A number'},
+    {'oneOf': [INTEGER, {'type': 'string', 'maxLength': 3}]},
+    {'allOf': [INTEGER]},
+    {'type': 'integer', 'enum': [1, 2]},
+    {'$ref': '#/$defs/x', '$defs': {'x': INTEGER}},
+    {'prefixItems': [INTEGER, INTEGER], 'items': False},
+    {
+      'type': 'object',
+      'properties': {'a': {'anyOf': [INTEGER, {'type': 'null'}]}},
+      'required': ['a'],
+      'additionalProperties': False,
+    },
+  ],
+)
+def test_supported_schemas_are_compiled(schema):
+  pytest.importorskip('outlines_core')
+  assert re.compile(automaton.of_schema(json.dumps(schema)))
+
+
+def test_a_table_without_a_bound_is_refused(monkeypatch):
+  pytest.importorskip('outlines_core')
+
+  def make(n):
+    return automaton.of_expression(f'a{{{n}}}', TOKENS, 9, [EOS])
+
+  make(5)
+  monkeypatch.setattr(automaton, 'MOST_BYTES', 9 * 4 * 10)
+  make(5)
+  with pytest.raises(ValueError, match='21 states of 9 tokens need a table of'):
+    make(20)
