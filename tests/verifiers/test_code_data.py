@@ -77,6 +77,7 @@ METHOD = 'class Solution:\n  def f(self, x):\n    return '
     ('"""Says 5."""\nfrom __future__ import annotations\nprint(5)',
      '', '5', 1),
     ('print(5.0, 6)', '', '5 6', 1),
+    ('\ufeffprint(5)', '', '5', 1),
     ('print(5.5)', '', '5', 0),
     (METHOD + '(x, 3)', '3', '[3, 3]', 1),
     (METHOD + '(x, (3,))', '3', '[3, [3]]', 0),
@@ -95,7 +96,9 @@ def test_livecodebench_agrees_with_the_published_judge(
     'private_test_cases': '[]',
     'metadata': json.dumps(name),
   }
-  found = livecodebench.reward(mutations.fenced(program), example)
+  first = '```python\nclass Solution:\n  pass\n```\nBetter:\n'
+  completion = first + mutations.fenced(program)
+  found = livecodebench.reward(completion, example)
   assert (found.score, found.status) == (right, 'parsed'), found
 
 

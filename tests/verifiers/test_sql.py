@@ -45,6 +45,10 @@ def file(tmp_path):
     (f'I count them:\n```\n{GOLD}\n```\nDone.', 1),
     (f'<think>drop table?</think><answer>{GOLD}</answer>', 1),
     (f'The query is {GOLD};', 1),
+    (f'The query is `{GOLD}`.', 1),
+    (f'The query is `{GOLD}`', 1),
+    (f'The query is `{GOLD}`;', 1),
+    (f'The query is ``{GOLD}``', 1),
     (f"{GOLD};\nThis isn't sorted; it counts.", 1),
     (GOLD.replace(' group', " where name <> ';' group") + ';\nDone.', 1),
     (f'{GOLD} -- ;\norder by 1;\nDone.', 1),
@@ -54,6 +58,11 @@ def file(tmp_path):
       'SELECT x, count(*) FROM c GROUP BY x',
       1,
     ),
+    *(
+      (f'The query: with {a}a b{b} as ({GOLD}) select * from {a}a b{b};', 1)
+      for a, b in ('""', '``', '[]')
+    ),
+    (f'With "a name" as an example: {GOLD}', 1),
     (f'With a name:\nWITH c AS (\n{GOLD}) SELECT * FROM c;', 1),
     (f'```python\nq = "select"\n```\n```sql\n{GOLD}\n```', 1),
     (f'```sql\n{GOLD};\n```\nOutput:\n```\nIT | 2\n```', 1),

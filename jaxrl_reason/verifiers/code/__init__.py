@@ -23,10 +23,11 @@ al. 2021, https://arxiv.org/abs/2108.07732.
 import ast
 import itertools
 import re
+import sys
 from collections.abc import Collection, Sequence
 
 from jaxrl_reason.verifiers import fields, thoughts
-from jaxrl_reason.verifiers.code.sandbox import client
+from jaxrl_reason.verifiers.code.sandbox import analysis, client
 from jaxrl_reason.verifiers.verdict import Verdict
 
 __all__ = ['extract', 'reward', 'run_tests']
@@ -38,7 +39,7 @@ MAX_PROGRAM = 1 << 20  # characters
 FENCE = re.compile(r'^([ \t]*)(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$', re.M)
 PYTHON = ('python', 'py', 'python3', 'py3')  # tags of a fenced block
 DEFINED = re.compile(r'^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)', re.M)
-WORD = re.compile(r'[^\W\d]\w*')
+MARK = '\ufeff'  # the byte order mark at the start of some files
 TOP_LEVEL = re.compile(r'^\S', re.M)
 MAX_DROPPED = 8  # lines at the top level that may belong to a cut-off statement
 # The first line after a function body that belongs to something else.
@@ -161,7 +162,9 @@ def reward(
   entry = own(example, 'entry_point', default=None)
   prompts = meta.get('prompt'), example.get('prompt')
   opening = next(filter(None, (_opening(p, entry) for p in prompts)), '')
-  program = extract(completion, opening, entry, _used(_sorted_out(tests)[0]))
+  setup = own(example, 'test_setup_code', default='')
+  names = _needed([setup, *_sorted_out(tests)[0]])
+  program = extract(completion, opening, entry, names)
   if program is None:
     return Verdict(0.0, 'no_answer')
   return run_tests(
@@ -171,16 +174,17 @@ def reward(
     memory_mb=memory_mb,
     entry_point=entry,
     # Helpers of the prompt compute expected values, not those of the program.
-    setup=_head(opening, entry) + own(example, 'test_setup_code', default=''),
+    setup=_head(opening, entry) + setup,
     score=score,
     sandbox=sandbox,
   )
 
 
-def _used(sources: list[str]) -> set[str]:
-  """Returns the names in asserts that the asserts do not define."""
-  text = '\n'.join(sources)
-  return set(WORD.findall(text)) - set(DEFINED.findall(text))
+def _needed(sources: list[str]) -> set[str]:
+  """Returns the names that tests need from the program."""
+  trees = filter(None, map(parsed, sources))
+  nodes = [node for tree in trees for node in ast.walk(tree)]
+  return set(analysis.of_program(nodes))
 
 
 def _opening(prompt, entry_point: str | None) -> str:
@@ -218,9 +222,10 @@ def extract(
   completion that is only a body is joined to it.
   """
   after, end = thoughts.spoken(completion)
-  text = completion[after:end]
+  text = completion[after:end].removeprefix(MARK)
   if text.strip() and thoughts.CHANNEL not in completion:
-    text = completion[after:]  # a program may contain <think>
+    # A program may contain <think>.
+    text = completion[after:].removeprefix(MARK)
   block = _program_block(text, {entry_point} if entry_point else set(names))
   code = text if block is None else block
   if not code.strip():
@@ -228,7 +233,7 @@ def extract(
   start = _definition(prompt, entry_point)
   if start is None:
     return code
-  if _definition(code, entry_point) is not None:
+  if entry_point in _defined(code):
     return f'{_head(prompt, entry_point)}\n{code}'
   return _without_cut_off(prompt + _body(code), len(prompt))
 
@@ -278,6 +283,26 @@ def _head(prompt: str, entry_point: str | None) -> str:
   return '' if start is None else prompt[:start]
 
 
+def _defined(code: str) -> set[str]:
+  """Returns the names that code defines at its top level.
+
+  Imports count only from the standard library: an example of use may begin with
+  `from solution import add`. The variables of a function's body do not count.
+  """
+  found = set(DEFINED.findall(code))
+  tree = parsed(code) if len(code) <= MAX_PROGRAM else None
+  body = tree.body if tree else []
+  if any(isinstance(node, ast.Return) for node in body):
+    return found
+  for node in body:
+    bound = getattr(node, 'targets', None) or [getattr(node, 'target', None)]
+    if isinstance(node, ast.ImportFrom):
+      bound = node.names if node.module in sys.stdlib_module_names else []
+    inner = itertools.chain.from_iterable(map(ast.walk, filter(None, bound)))
+    found |= analysis.names(list(inner))[2]
+  return found
+
+
 def _program_block(text: str, names: set[str]) -> str | None:
   """Returns the fenced block of Python that is the program.
 
@@ -289,7 +314,7 @@ def _program_block(text: str, names: set[str]) -> str | None:
   blocks = _blocks(text)[::-1]
   found = [b for wanted in (PYTHON[0], '') for b in blocks if b[0] == wanted]
   for _, block, _ in found:
-    if names.intersection(DEFINED.findall(block)):
+    if names & _defined(block):
       return block
   cut_off = (b for tag, b, closed in found if tag and not closed)
   with_text = (block for _, block, _ in found if block.strip())
@@ -315,10 +340,12 @@ def _blocks(text: str) -> list[tuple[str, str, bool]]:
 
 
 def _unindented(block: str, width: int) -> str:
-  """Returns a block without the indent of its fence, as in a list.
+  """Returns a block without its byte order mark and the indent of its fence, as
+  in a list.
 
   A block whose first line has less indent than its fence is not in the list.
   """
+  block = block.removeprefix(MARK)
   first = len(block) - len(block.lstrip(' \t\n'))
   first -= block.rfind('\n', 0, first) + 1
   width = min(width, first)

@@ -83,10 +83,11 @@ def reward(
   names = ('public_test_cases', 'private_test_cases')
   tests = [case for n in names for case in cases(fields.field(example, n, str))]
   about = json.loads(fields.field(example, 'metadata', str, '') or '{}')
-  program = code.extract(completion, names={'Solution'})
+  name = about.get('func_name')
+  program = code.extract(completion, names={'Solution'} if name else ())
   if program is None:
     return Verdict(0.0, 'no_answer')
-  if name := about.get('func_name'):
+  if name:
     prepared = [_assertion(name, case) for case in tests]
   else:
     prepared = [(case['input'], case['output']) for case in tests]

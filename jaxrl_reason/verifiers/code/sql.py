@@ -72,7 +72,8 @@ FENCE = re.compile(
 )
 # In prose, "with" and "values" are also other words.
 QUERY = re.compile(
-  r'\b(?:select\b|values\s*\(|with\s+(?:recursive\s+)?["`\w\[\]]++\s*+'
+  r'\b(?:select\b|values\s*\(|with\s+(?:recursive\s+)?'
+  r'(?:\w++|"[^"]++"|`[^`]++`|\[[^\]]++\])\s*+'
   r'(?:\([^()]*+\)\s*+)?as\s*+(?:(?:not\s+)?materialized\s*+)?\()',
   re.I,
 )
@@ -82,6 +83,8 @@ WORDS = re.compile(
   r'|[();]|\border\s+by\b',
   re.I | re.S,
 )
+# The end of a query in text: a semicolon, or backticks around code in one line.
+END = re.compile(r';|``|`[^`]*+')
 
 
 class QueryError(ValueError):
@@ -242,7 +245,8 @@ def query_of(text: str) -> str:
   """Extracts the query of an answer.
 
   It is the last block that is tagged as SQL, else the last block without a tag
-  that has a query, else the text from the query's first word to its semicolon.
+  that has a query, else the text from the query's first word to its semicolon
+  or to the backtick that ends code in one line.
   """
   blocks = FENCE.findall(text)
   tagged = [block for tag, block in blocks if 'sql' in tag.lower()]
@@ -253,8 +257,8 @@ def query_of(text: str) -> str:
   if not start:
     return ''
   words = WORDS.finditer(text, start.start())
-  ends = (word.start() for word in words if word[0] == ';')
-  return text[start.start() : next(ends, None)].strip().strip('`')
+  ends = (word.start() for word in words if END.fullmatch(word[0]))
+  return text[start.start() : next(ends, None)].strip()
 
 
 def is_ordered(query: str) -> bool:

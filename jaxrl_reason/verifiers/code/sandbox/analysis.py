@@ -125,14 +125,31 @@ def is_builtin(name: str) -> bool:
   return hasattr(builtins, name)
 
 
-def library(names: set[str], bases: set[str]) -> dict:
+def of_program(nodes: list[ast.AST], entry: str | None = None) -> list[str]:
+  """Returns the names that the program has to define, in order."""
+  used, bases, bound = names(nodes)
+  free = sorted(used - bound)
+  own = {entry} if entry else shadowed(nodes, free)
+  return [
+    name
+    for name in free
+    if name in own or not (_in_library(name, bases) or is_builtin(name))
+  ]
+
+
+def library(nodes: list[ast.AST], theirs: list[str]) -> dict:
   """Returns standard modules whose attributes tests use, and a few classes."""
-  found = {name: CLASSES[name] for name in names & CLASSES.keys()}
-  for name in names & bases:
-    module = ALIASES.get(name, name)
-    if module in sys.stdlib_module_names or name in ALIASES:
-      found[name] = importlib.import_module(module)
-  return found
+  used, bases, bound = names(nodes)
+  return {
+    name: CLASSES.get(name) or importlib.import_module(ALIASES.get(name, name))
+    for name in used - bound - set(theirs)
+    if _in_library(name, bases)
+  }
+
+
+def _in_library(name: str, bases: set[str]) -> bool:
+  module = name in sys.stdlib_module_names or name in ALIASES
+  return name in CLASSES or (name in bases and module)
 
 
 def names(nodes: list[ast.AST]) -> tuple[set, set, set]:

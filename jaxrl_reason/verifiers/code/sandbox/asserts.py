@@ -162,13 +162,7 @@ def parse(job: dict) -> Plan:
       'they assert nothing: tests are `assert` statements, and no other check '
       'is counted'
     )
-  used, bases, bound = analysis.names(nodes)
-  free = sorted(used - bound)
-  own = {entry} if entry else analysis.shadowed(nodes, free)
-  ours = analysis.library({name for name in free if name not in own}, bases)
-  theirs = [
-    n for n in free if n in own or not (n in ours or analysis.is_builtin(n))
-  ]
+  theirs = analysis.of_program(nodes, entry)
   if not theirs and not entry:
     raise ValueError(
       'the tests use nothing of the program, or a function of it that has the '
@@ -190,7 +184,7 @@ def parse(job: dict) -> Plan:
   return Plan(
     trees,
     theirs,
-    ours,
+    analysis.library(nodes, theirs),
     calls_check,
     classes,
     caught,
