@@ -360,7 +360,8 @@ class Config:
   def repeated(items: Sequence[tuple]) -> tuple[int, int]:
     """Returns (repetitions, length) of the initial period that covers most
     items, which begin with their stack; (1, 1) if no period repeats. A period
-    has the indexer whose choice its layers use, so it begins with one.
+    has the indexer whose choice its layers use, so it begins with one, and so
+    does what follows the repetitions.
     """
     best = 1, 1
     if items[0][0] in WITHOUT_INDEXER:
@@ -369,6 +370,8 @@ class Config:
       n = 1
       while items[n * long : (n + 1) * long] == items[:long]:
         n += 1
+      if n * long < len(items) and items[n * long][0] in WITHOUT_INDEXER:
+        n -= 1
       if n > 1 and n * long > best[0] * best[1]:
         best = n, long
     return best

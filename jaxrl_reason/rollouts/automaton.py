@@ -103,8 +103,8 @@ def expression_of(regex: str, json_schema: str, prefix: str) -> str:
     prefix: of both names in errors.
 
   Raises:
-    ValueError: both are given, one is wrong, or the package is missing.
-    OSError: the file cannot be read.
+    ValueError: both are given, one is wrong, the file cannot be read, or the
+      package is missing.
   """
   if regex and json_schema:
     raise ValueError(f'{prefix}regex and {prefix}json_schema: set one of them')
@@ -115,7 +115,7 @@ def expression_of(regex: str, json_schema: str, prefix: str) -> str:
     if json_schema:
       regex = of_schema(pathlib.Path(json_schema).read_text('utf-8'))
     _index(regex, {bytes([b]): [b] for b in range(256)}, 256)
-  except ValueError as error:
+  except (ValueError, OSError) as error:
     raise ValueError(f'{prefix}{key}: {error}') from error
   return regex
 

@@ -219,6 +219,40 @@ def test_a_layer_without_an_indexer_uses_the_choice_of_an_earlier_one():
     assert np.any(np.asarray(a) != np.asarray(b)) == changed
 
 
+@pytest.mark.parametrize('pattern, dense', [('FFSFSS', 1), ('FSFSS', 4)])
+def test_a_choice_reaches_the_layers_behind_repeated_ones(
+  pattern, dense, monkeypatch
+):
+  """In a scan of repeated layers, in one layer after the other, and in
+  decoding.
+  """
+  h = SHARED | FAMILIES['glm_moe_dsa'] | {'model_type': 'glm_moe_dsa'}
+  h |= dict(num_hidden_layers=len(pattern), index_topk_pattern=pattern)
+  c = families.from_hf(h | {'first_k_dense_replace': dense})
+  c = dataclasses.replace(c, decode_layers='scan')
+  model, params = made(c)
+  tokens = jax.random.randint(jax.random.key(1), (B, P + R), 3, V)
+  valid = jnp.ones(tokens.shape, bool)
+
+  def rows(params):
+    return model.hidden(params, tokens, valid)
+
+  def decoded(params):
+    found, cache = model.prefill(params, tokens[:, :P], valid[:, :P], 1, R)
+    weights, out = model.decode_params(params), [found]
+    for t in range(R):
+      found, cache, *_ = model.decode(weights, tokens[:, P + t], cache, t, t)
+      out.append(found)
+    return jnp.stack(out, 1)
+
+  merged, one_by_one = jax.jit(rows)(params), jax.jit(decoded)(params)
+  monkeypatch.setattr(type(c), 'repeated', staticmethod(lambda items: (1, 1)))
+  model, _ = made(dataclasses.replace(c))
+  apart = jax.jit(lambda params: rows(params))(params)
+  np.testing.assert_allclose(merged, apart, atol=1e-5)
+  np.testing.assert_allclose(one_by_one, apart[:, P - 1 :], atol=1e-5)
+
+
 def test_a_cache_has_the_keys_of_an_indexer():
   c = config('deepseek_v32')
   model, params = made(c)

@@ -1066,6 +1066,8 @@ EXAMPLES = [
   (PENALTY | OPD, "teacher.weights='.*' and rl.repetition_penalty=1.2 cannot"),
   ({'rl.regex': '[0-9'}, r"rl.regex: '\[0-9': .*building NFA"),
   (GRAMMAR | {'rl.json_schema': 'x'}, 'rl.regex and rl.json_schema: set one'),
+  ({'rl.json_schema': '/nope.json'}, 'rl.json_schema=/nope.json: .*No such f'),
+  (GRAMMAR | VERDICT, "rl.loss.sft_on='verdict' and rl.regex=.* cannot be"),
   (GRAMMAR | {'rl.algorithm': 'tbrm'}, 'compares the logits of all tokens'),
   (
     GRAMMAR | {'rl.turns.env': 'calculator'},

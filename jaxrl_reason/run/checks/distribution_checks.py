@@ -1,6 +1,8 @@
 """Rules of what changes the distribution of tokens: penalties and grammars."""
 
+from jaxrl_reason import losses
 from jaxrl_reason.config import RL, Data, rules
+from jaxrl_reason.losses.imitation import VERDICT
 from jaxrl_reason.rollouts import automaton
 from jaxrl_reason.run.checks import teacher_checks
 from jaxrl_reason.run.rl import chunk_settings as chunks
@@ -8,15 +10,15 @@ from jaxrl_reason.run.rl import generation_settings
 from jaxrl_reason.update import packing
 
 
-def check(c: RL, d: Data, needs: frozenset[str]) -> None:
+def check(c: RL, d: Data, objective: losses.Objective) -> None:
   """Refuses penalties and a grammar where the update cannot compute them.
 
   Raises:
-    ValueError: names the key; OSError: the file of a grammar cannot be read.
+    ValueError: names the key.
   """
   chunked = chunks.of(c, d) is not None
-  for table in (penalty_rules, grammar_rules):
-    rules.refuse(table, c, needs, chunked)
+  rules.refuse(penalty_rules, c, losses.needs(objective), chunked)
+  rules.refuse(grammar_rules, c, objective, chunked)
 
 
 def penalty_rules(c: RL, needs: frozenset[str], chunked: bool) -> rules.Rows:
@@ -53,14 +55,17 @@ def penalty_rules(c: RL, needs: frozenset[str], chunked: bool) -> rules.Rows:
   )
 
 
-def grammar_rules(c: RL, needs: frozenset[str], chunked: bool) -> rules.Rows:
+def grammar_rules(
+  c: RL, objective: losses.Objective, chunked: bool
+) -> rules.Rows:
   """Refuses a grammar where the update cannot follow a row's states.
 
   Raises:
-    ValueError: the grammar is wrong; OSError: its file cannot be read.
+    ValueError: the grammar is wrong.
   """
   if not automaton.expression_of(*generation_settings.grammar_of(c)):
     return ()
+  needs = losses.needs(objective)
   name = f'rl.regex={c.regex!r}' if c.regex else ''
   name = name or f'rl.json_schema={c.json_schema!r}'
   return (
@@ -68,6 +73,11 @@ def grammar_rules(c: RL, needs: frozenset[str], chunked: bool) -> rules.Rows:
       'full_logits' in needs,
       f'{name}: rl.algorithm={c.algorithm!r} compares the logits of all '
       'tokens, and a grammar excludes most; remove one of them',
+    ),
+    (
+      objective.likelihood_on(VERDICT),
+      f'rl.loss.sft_on={VERDICT!r} and {name} cannot be combined: the token of '
+      'the verdict is no part of the grammar; remove one of them',
     ),
     *rules.apart(
       f' and {name} cannot be combined: the states of a grammar are followed '

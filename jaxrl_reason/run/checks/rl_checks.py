@@ -38,7 +38,7 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
     rules.refuse(table, c, objective)
   for table in (old_logp_rules, temperature_rules, region_rules):
     rules.refuse(table, c, needs)
-  distribution_checks.check(c, d, needs)
+  distribution_checks.check(c, d, objective)
   rules.refuse(reference_rules, c, objective, adapted)
   teacher_checks.check(c, needs)
   if chunks.of(c, d) is None:  # chunks have rows of their own

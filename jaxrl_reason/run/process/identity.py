@@ -73,7 +73,8 @@ def of_code() -> str:
 
 
 def of_named_code(values: Mapping) -> dict[str, str]:
-  """Returns digests of the code that a recipe names, by path or module.
+  """Returns digests of the code and the schemas that a recipe names, by path or
+  module.
 
   Rewards, tools, environments and judges are named 'path/to/file.py:function'
   or 'package.module:function' (`verifiers.resolve`). The package itself is
@@ -91,6 +92,8 @@ def of_named_code(values: Mapping) -> dict[str, str]:
     path = _file_of(name, bool(colon))
     if path is not None:
       out[name] = digest([p.read_text() for p in _with_imports(path)])
+    elif value.endswith('.json') and pathlib.Path(value).is_file():
+      out[value] = digest(pathlib.Path(value).read_text())  # a JSON schema
   return dict(sorted(out.items()))
 
 
