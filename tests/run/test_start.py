@@ -39,15 +39,6 @@ def env(tmp_path_factory):
     ('--num_processes=3', '--num_processes=3 where process 0 has 2'),
   ],
 )
-def test_a_changed_schema_of_a_grammar_is_another_origin(tmp_path):
-  path, found = tmp_path / 'schema.json', []
-  for schema in ('{"type": "integer"}', '{"type": "boolean"}'):
-    path.write_text(schema)
-    values = {'rl': {'json_schema': str(path)}}
-    found.append(identity.of_named_code(values)[str(path)])
-  assert found[0] != found[1]
-
-
 def test_a_process_started_with_something_else_is_named(
   env, tmp_path, flags, words
 ):
@@ -177,6 +168,15 @@ def test_code_is_compared_with_all_that_it_imports_of_its_own(
     path.write_text(before)
   assert len({*(json.dumps(x) for x in found)}) == 3
   assert identity.of_named_code(values(config)) == found[0]
+
+
+def test_a_changed_schema_of_a_grammar_is_another_origin(tmp_path):
+  path, found = tmp_path / 'schema.json', []
+  for schema in ('{"type": "integer"}', '{"type": "boolean"}'):
+    path.write_text(schema)
+    values = {'rl': {'json_schema': str(path)}}
+    found.append(identity.of_named_code(values)[str(path)])
+  assert found[0] != found[1]
 
 
 def test_code_is_found_for_names_of_modules_and_not_for_other_texts(tmp_path):
