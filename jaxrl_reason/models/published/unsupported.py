@@ -34,7 +34,8 @@ FAMILIES = {
   'phi': LAYER_NORM,
   'qwen2_5_vl': TOWERS,
   'qwen2_vl': TOWERS,
-  'qwen3_vl_moe': TOWERS,
+  'qwen3_vl_moe': 'folders hold its experts transposed or not, which only the '
+  'shapes of their tensors show',
   'recurrent_gemma': RECURRENT,
   'rwkv': RECURRENT,
   't5': ENCODER,

@@ -22,6 +22,9 @@ WHOLE = (
   'num_key_value_heads',
   'head_dim',
   'max_position_embeddings',
+)
+# Whole numbers of some families, with or without a default.
+WHOLE_OF_SOME = (
   'num_experts',
   'num_local_experts',
   'n_routed_experts',
@@ -116,7 +119,7 @@ def check(h: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     if value is None:
       continue
     default = defaults.get(key)
-    if key in WHOLE:
+    if key in WHOLE or key in WHOLE_OF_SOME:
       of_layers = isinstance(default, tuple) and isinstance(value, list | tuple)
       for number in value if of_layers else [value]:
         _check_whole(key, number, 0)
