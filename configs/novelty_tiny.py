@@ -45,6 +45,17 @@ and 0.63 by seed, as the mean of the last 50 steps. A probe does not change
 training: seed 0 of `probe` has the same evaluations as seed 0 of `none`. So the
 rows of `none` for seeds 1 and 2 were taken from runs with a probe.
 
+Steering: a vector of 480 to 592 answers of training of `none`, at layer 0
+(`jaxrl steer`, docs/hidden_states.md). Change of pass@1 on 128 held-out
+problems x 16, by the strength of the vector:
+
+  strength    3       10      -10
+  seed 0     +0.009  +0.003  -0.064
+  seed 1     +0.001  -0.016  -0.021
+  seed 2     -0.013  -0.125  -0.041
+
+So these vectors did not raise pass@1.
+
 A run takes 3 to 4 minutes on two CPU cores that it shares with other work.
 
 Hardware: two CPU cores; or one TPU chip, v5e:1x1.

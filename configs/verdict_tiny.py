@@ -29,6 +29,22 @@ policy has never seen the question: its first loss is 6 nats. With 0.03 from the
 start, the final pass@1 is 0.790, 0.831 and 0.248: seed 2 falls from 0.40 to
 0.23 within 20 steps and does not recover. With 0.3 and seed 0 it is 0.554.
 
+The verdict as the only reward, without training on verdicts. `judged` asks the
+policy, which has never seen the question. `judged_by_teacher` asks the run
+runs/verdict of the first command, here with the same seed. pass@1 after 80
+steps, and the mean reward of the first and the last five steps:
+
+                             seed 0       seed 1       seed 2
+  warm start         pass@1  0.466        0.398        0.402
+  none               pass@1  0.776        0.915        0.570
+  judged             pass@1  0.220        0.000        0.170
+                     reward  0.67   0.60  0.41   0.17  0.54   0.61
+  judged_by_teacher  pass@1  0.191        0.253        0.175
+                     reward  0.85   0.89  0.93   0.95  0.61   0.70
+
+A policy that always gives the same answer has a pass@1 of 0.2. The reward of
+the teacher rises in every seed, and pass@1 falls to about this level.
+
 A run takes 2 to 4.5 minutes on two CPU cores with a load of 8 to 15 from other
 work, and 45 to 70 s of CPU time.
 
@@ -37,12 +53,11 @@ Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 
 from jaxrl_reason import config as config_lib
 
-# Argument of the recipe -> the weight of the verdicts in the loss, at the start
-# of RL and after 40 updates.
-WEIGHTS = {'verdict': (0.003, 0.03), 'none': None}
+JUDGES = {'judged': 'policy', 'judged_by_teacher': 'teacher'}
+TEACHER = 'runs/verdict'
 
 
-@config_lib.recipe(WEIGHTS)
+@config_lib.recipe(('verdict', 'none', *JUDGES))
 def get_config(variant: str):
   c = config_lib.default()
   c.data.update(name='arithmetic', prompt_len=12, completion_len=12)
@@ -54,11 +69,19 @@ def get_config(variant: str):
   c.rl.update(steps=80, prompts=32, samples=8, steps_per_dispatch=5)
   c.rl.update(algorithm='dr_grpo')
   c.rl.optimizer.update(lr=3e-4, b2=0.99)
-  if WEIGHTS[variant]:
-    first, last = WEIGHTS[variant]
-    c.rl.loss.update(sft_on='verdict', sft_coef=first)
-    c.rl.loss.update(sft_coef_end=last, sft_steps=40)
+  if variant != 'none':
     c.rl.verdict.update(ask='=', yes='+', no='-')
+  if variant == 'verdict':
+    c.rl.loss.update(sft_on='verdict', sft_coef=0.003)
+    c.rl.loss.update(sft_coef_end=0.03, sft_steps=40)
+  if variant in JUDGES:
+    c.rl.rewards = dict(
+      answer=dict(reward='task', weight=0.0),
+      judge=dict(reward='verdict', weight=1.0),
+    )
+    c.rl.verdict.by = JUDGES[variant]
+  if variant == 'judged_by_teacher':
+    c.rl.teacher.weights = TEACHER
   c.eval.update(every=20, problems=256, samples=4, harder=False)
   c.checkpoint.update(every=40)
   c.log_every = 5

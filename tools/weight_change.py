@@ -26,6 +26,21 @@ checkpoint t is fitted by a line, whose value at --to is the coefficient of
 u v^T in the prediction. --rank=0 fits a line to every entry. The paper fits u
 by a regression on accuracy; here the line is over steps. The model
 `changed:BEFORE+FILE` of `evaluate` adds the file to the weights.
+
+Measured for three seeds of RL in configs/verdict_tiny.py:none, from the
+checkpoints of steps 10, 20, 30 and 40, with --to=80 (pass@1 of 256 held-out
+problems x 4, standard error 0.02):
+
+                                         seed 0  seed 1  seed 2  mean
+  step 10                                0.486   0.457   0.391   0.445
+  step 40                                0.528   0.719   0.390   0.546
+  step 80                                0.769   0.931   0.565   0.755
+  fitted lines at step 40, rank 1        0.562   0.541   0.430   0.511
+  predicted step 80, rank 1              0.538   0.596   0.400   0.511
+  predicted step 80, every entry         0.223   0.218   0.146   0.196
+
+So the prediction is far below the real step 80: the coefficients follow a line
+between steps 10 and 40, and not after step 40 (docs/reports.md).
 """
 
 import argparse
