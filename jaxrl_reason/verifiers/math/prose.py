@@ -66,17 +66,38 @@ CASE = re.compile(
 CASE_FIRST = re.compile(r'[\s$]*[nmk]\s*=\s*[0-9]+\s*[,;:]\s*(-?[^=<>,;]+)')
 
 MARK = '####'
-_LINE = re.compile(rf'{MARK}[^\S\n]*(\S.*)')
-# Text that is a value, or begins with one, after the mark. "2. Money" is not.
+MAX_HEADINGS = 20  # lines behind an answer
+# The text after the mark, or the next line.
+_LINE = re.compile(rf'{MARK}(?:[^\S\n]*|\s*(?!{MARK}))(\S.*)')
+# Text that is a value, or begins with one. "2. Money" is not.
 _VALUE = re.compile(
   r'(?:[*_]{0,3}(?:the )?(?:final )?answer\b(?: is)?)?[^\w\n\\$]{0,6}'
   r'(?:[\\$]|(?![0-9]{1,2}(?:[.):] +\S|(?:st|nd|rd|th)\b))[0-9]'
-  r'|(?:yes|no|true|false)\b|[a-z][)\]]?\.?\s*[-+*/^=,\n])',
+  r'|(?:yes|no|true|false|none|infinit\w*|undefined|all real)\b'
+  r'|[a-z][)\]]?\.?\s*[-+*/^=,\n])',
   re.I,
 )
 # A hedge or a correction: the line is no heading.
 _SECOND = re.compile(
   rf'(?:{second_guesses.MORE})|.*?{second_guesses.HEDGE}', re.I
+)
+_LETTERS = r"(?:[^\W\d_]|[ ,&'’-])"
+# Headings of text that explains an answer. They contain none.
+_ABOUT = (
+  r'\b(?:explanations?|reasoning|verif\w+|check(?:ing)?|proof|analysis'
+  r'|calculations?|justification|details|notes?|steps?)\b'
+)
+_REMARK = re.compile(rf'{_LETTERS}{{0,20}}{_ABOUT}{_LETTERS}{{0,20}}:?', re.I)
+_HEADING = re.compile(
+  r'(?:part|case|stage|phase|problem|question|section)\s+[0-9]'
+  r'|[0-9]{1,2}(?:[.):] |(?:st|nd|rd|th)\b)'
+  rf'|.*(?::|\b(?:answers?|solutions?|results?))\Z|.*{_ABOUT}',
+  re.I,
+)
+# Words, the first one with a capital letter, or of a script without them.
+_TITLE = re.compile(
+  r'(?:[A-Z](?:[a-z]{2}|[a-z]?(?= [A-Za-z]{3}))'
+  rf'|(?:(?![\x00-\u03ff])[^\W\d_]){{2}}){_LETTERS}*'
 )
 
 
@@ -84,24 +105,37 @@ def hashed(text: str) -> re.Match | None:
   """Finds the text after the last ####, as in GSM8K, with the answer in
   group 1.
 
-  A line that does not begin with a value is a heading of Markdown, unless it is
-  the last line. No line before a heading with a number is returned.
+  Headings of Markdown are no answers, unless they are the last line. Only an
+  "Explanation", and similar headings, may stand behind the line of an answer.
   """
   end = len(text.rstrip('# \t\r\n'))
   start = text.rfind(MARK, 0, end)
-  while start >= 0:
-    line = _LINE.match(text, start)
-    if line is None:
-      return None
-    content = line.start(1)
-    if line.end() >= end or any(
-      begins.match(text, content) for begins in (_VALUE, _SECOND)
-    ):
+  for _ in range(MAX_HEADINGS):
+    line = _LINE.match(text, start) if start >= 0 else None
+    if line is None or line.end() >= end or _begins_answer(text, line):
       return line
-    if DIGIT.search(line[1]):
-      return None
+    content = line[1].strip('*_ \r')
+    if not _REMARK.fullmatch(content):
+      return None if _is_heading(content, text, line.end()) else line
     start = text.rfind(MARK, 0, text.rfind('\n', 0, start) + 1)
   return None
+
+
+def _begins_answer(text: str, line: re.Match) -> bool:
+  return any(x.match(text, line.start(1)) for x in (_VALUE, _SECOND))
+
+
+def _is_heading(content: str, text: str, end: int) -> bool:
+  """Returns whether a line is a heading, or a sentence.
+
+  A title is a heading if a number follows it.
+  """
+  return bool(
+    _HEADING.match(content)
+    or not is_bare(content)
+    or is_sentence(content)
+    or (_TITLE.fullmatch(content) and DIGIT.search(text, end))
+  )
 
 
 def is_bare(text: str) -> bool:
