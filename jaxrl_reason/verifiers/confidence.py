@@ -23,7 +23,8 @@ def stated(completion: str) -> float | None:
   """Returns the last stated confidence, from 0 to 1, in tags or as `Confidence:
   80%`; None if there is none.
 
-  Without a sign, 80 is 80%. 1.2, 8/10, 1e-1 and 0,8 are no confidence.
+  Without a sign, 80 is 80%, and so are all numbers from 10 to 100. 1.2, 8/10,
+  1e-1 and 0,8 are no confidence.
   """
   statements = _STATED.findall(completion)
   if not statements:
@@ -35,8 +36,8 @@ def stated(completion: str) -> float | None:
     value = float(tagged or plain.rstrip('.'))
   except ValueError:
     return None
-  whole = value > 1 and value.is_integer()
-  if percent or plain_percent or whole:
+  unsigned = value >= 10 or (value > 1 and value.is_integer())
+  if percent or plain_percent or unsigned:
     value /= 100
   return value if 0 <= value <= 1 else None
 

@@ -2,7 +2,7 @@
 
   tags      <think> thought </think> answer        (DeepSeek R1, Qwen3, GLM)
             [THINK], <seed:think>, <reasoning>     (Magistral, Seed-OSS, others)
-            ("the <think> tag" and "<think>" in quotes open no thought)
+            ("a <think> tag" and "<think>" in quotes open no thought)
   channels  <|channel|>analysis<|message|> thought <|end|><|start|>assistant
             <|channel|>final<|message|> answer     (gpt-oss; "harmony")
 
@@ -24,9 +24,14 @@ _NAMES = '(?:seed:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?)'
 # "[reason]" is a blank in a letter.
 _REST = rf'(?:(?<!\[)(?i:\s?%s\s?{_NAMES}\s?[>▷])|(?<=\[)%sTHINK\])'
 _OPENS, _CLOSES = _REST % ('', ''), _REST % ('/', '/')
-# An opening tag behind a word or a quote is named: "the <think> tag".
-_NAMED = r'(?<![^\W\d_] .)(?<![^\W\d_].)(?<![`"\'].)'
-TAG = re.compile(rf'[<◁\[](?:{_NAMED}{_OPENS}|{_CLOSES})')
+# An opening tag is only named in quotes, before its noun ("a <think> tag"), and
+# as a type ("List<Thought>"). No other text makes an unfinished thought a
+# response.
+_OPEN = (
+  rf'(?:(?<![`"\'].)|(?!{_OPENS}[`"\']))(?!(?<=\w.)Thoughts?>)'
+  rf'{_OPENS}(?! (?:tag|block|section|token|element|marker)s?\b)'
+)
+TAG = re.compile(rf'[<◁\[](?:{_OPEN}|{_CLOSES})')
 # At the end of a prompt.
 OPENING = re.compile(
   rf'(?:[<◁\[]{_OPENS}|(?i:<\|channel\|>analysis<\|message\|>))\s*\Z'

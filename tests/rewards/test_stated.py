@@ -15,7 +15,8 @@ KERNEL = jax.jit(stated.stated)
 PIECES = [
   b'confidence', b'Confidence', b'CONFIDENCE', b'<confidence>', b'<Confidence>',
   b'</confidence>', b'confidence: ', b'confidence =', b' ', b'\n\t', b':', b'=',
-  b'%', b'.', b'0', b'1', b'100', b'85', b'0.5', b'.25', b'1.0', b'<', b'>',
+  b'%', b'.', b'0', b'1', b'100', b'85', b'0.5', b'.25', b'1.0',
+  b'87.5', b'<', b'>',
   b'_', b'x', b'*', b'/', b',', b'e-', b'\xc3\xa9', b'\xd9\xa3',
   b'\x00', b'\xff',
 ]  # fmt: skip
@@ -45,7 +46,10 @@ def test_written_cases_are_read_as_on_the_host():
     '**Confidence:** 80%', 'Confidence * = * 0.8', 'Confidence: 8/10', '8/10',
     'Confidence: 8 / 10', 'Confidence: 1e-1', 'Confidence: 0,8', '**Confidence',
     'Confidence: 0.8, 5', 'Confidence: 0.8 / x', 'Confidence: 1.2', 'x/',
-    'Confidence: 87.5%', '<confidence>8/10</confidence>', 'Confidence: 0.8/',
+    'Confidence: 87.5', 'Confidence: 9.99', 'Confidence: 10.5',
+    'Confidence: 99.9', 'Confidence: 100.5', '<confidence>12.25</confidence>',
+    'Confidence: 010.5', 'Confidence: 87.5%',
+    '<confidence>8/10</confidence>', 'Confidence: 0.8/',
     '<confidence>* 1</confidence>', 'Confidence: 0.4 Confidence: 0.5_',
     'confidence: ' + '0' * 60 + '1', 'confidence: 0.' + '0' * 50 + '1',
     'confidence: ' + '9' * 60, 'é' + 'confidence:0.5', 'confidence:' + '7' * 85,

@@ -233,7 +233,7 @@ def test_long_completions_are_verified_quickly(piece):
     'anything but A',
     'anything other than A',
     'not (A)',
-    'never A, B',
+    'never A, B or C',
     'A? No.',
     'I would eliminate A',
     'The answer is A. No, B.',
@@ -266,5 +266,11 @@ def test_the_letter_that_is_left_is_chosen():
     'B. blue. A is wrong.',
     '(B) blue (not (A) red)',
     'not A. It is B.',
+    'B, not A, C or D',
+    'B, neither A, C, nor D',
+    'B, not A/C',
+    'instead of A, B',
+    'not A, B',
   ):
     assert choices.reward(f'The answer is {text}', example).score == 1.0, text
+  assert choices.reward('Unlike A, B is correct.', example).score == 1.0

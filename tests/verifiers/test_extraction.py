@@ -56,6 +56,7 @@ MARKED = [
   ('#### Answer\nThe answer is 18.', '18'),
   ('#### 5\n#### or 6\nbye', 'or 6'),
   ('The answer is 42.', '42'),
+  ('The answer is $5$ instead of $6$.', '$5$'),
   ('The answer is $3.14$. I hope it is correct.', '$3.14$'),
   (
     'Final Answer: The final answer is $(0, 1)$. I hope it is correct.',

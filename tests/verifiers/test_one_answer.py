@@ -92,12 +92,16 @@ def test_a_correction_is_not_an_alternative():
 DENIALS = [
   '%s, not %s', '%s (not %s)', '%s apples and not %s', '%s rather than %s',
   '%s instead of %s', '%s but not %s', '$%s$, not $%s$', '**%s**, not **%s**',
-  '%s, not %s apples',
+  '%s, not %s apples', '%s, not %s, not 20', '%s, not %s or 20',
+  '%s, rather than %s or 20 apples', '%s (not %s nor 20)', '%s, not %s, nor 20',
+  '%s and not %s and not 20', '$%s$, not $%s$ or $20$', '$%s$ instead of $%s$',
 ]  # fmt: skip
 DOUBTS = [
   '%s, if not %s', '%s if not %s', '%s or not %s', '%s, not %s but 7',
   '%s, not %s. Or 7', '%s, not %s. Wait, 7', '%s, perhaps not %s',
   '%s, and possibly not %s', '%s, not just %s', '%s (not %s) or 7',
+  '%s, not %s, or 7', '%s, not %s or maybe 7', '%s, not %s or 7 possibly',
+  '%s, not %s, 7', '%s, not %s and 7', '%s, not %s or 7 works',
 ]  # fmt: skip
 DRESSES = ['The answer is %s.', '#### %s', '<answer>%s</answer>']
 

@@ -124,7 +124,7 @@ def _share(text, of_tag, first, end, percent) -> tuple[jax.Array, jax.Array]:
   def above(limit):
     return (whole > limit) | ((whole == limit) & has_rest)
 
-  in_percent = percent[:, 0] | (above(1) & ~has_rest)
+  in_percent = percent[:, 0] | (above(1) & ~has_rest) | (whole >= 10)
   share = jnp.where(in_percent, (whole + rest) / 100, whole + rest)
   known = digit.any(1) & (dot.sum(1) <= 1)
   known &= ~above(jnp.where(in_percent, 100, 1))

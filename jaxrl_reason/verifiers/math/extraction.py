@@ -202,7 +202,9 @@ def hashed(text: str) -> str | None:
     return None
   content = second_guesses.OPEN_HEDGE.sub('', line[1]).strip()
   end = line.start(1) + len(content)
-  return second_guesses.with_others(text, line.start(), end, narrowed(content))
+  is_open = content != line[1].strip()  # then no denial is certain
+  answer = _narrowed(content) if is_open else narrowed(content)
+  return second_guesses.with_others(text, line.start(), end, answer)
 
 
 def stated(text: str) -> str | None:
@@ -258,7 +260,10 @@ def _first_sentence(text: str) -> str:
 
 def narrowed(text: str) -> str:
   """Finds the mathematics in a short text with prose."""
-  text = second_guesses.without_denied(text)
+  return _narrowed(second_guesses.without_denied(text))
+
+
+def _narrowed(text: str) -> str:
   return text if prose.is_bare(text) else best_part(text, -1) or text
 
 

@@ -1,16 +1,18 @@
 """Verifies answers that are one decimal number: GSM8K and arithmetic tasks.
 
   completion -> the response after the last thought
-             -> the first number after '####' (see `prose.hashed`) that is no
-                operand: 18 in '#### 9 * 2 = 18'; else the last number
+             -> the first side of an equation after '####' (see `prose.hashed`)
+                that begins with a whole number: 18 in '#### 9 * 2 = 18'; else
+                the last number
              -> canonical digits -> equal text
 
 A number is `[-]digits[.digits]` with optional commas or spaces for thousands.
-Other notations, such as 1/2, 10^3, 1e3, 3½ and 12:30, have no number. A
-currency sign before it and text after it (percent, units, a full stop) are
-ignored. A minus belongs to the number unless it may be a subtraction, after a
-digit, letter or closing bracket. Digits are compared exactly, for numbers of
-any length: 18 = 18.00 = 018, and 0.1 is not 0.10000001.
+Without a mark or a currency sign, plain spaces separate thousands only before
+a group such as 000. Other notations, such as 1/2, 10^3, 1e3, 3½ and 12:30, have
+no number. A currency sign before it and text after it (percent, units, a full
+stop) are ignored. A minus belongs to the number unless it may be a subtraction,
+after a digit, letter or closing bracket. Digits are compared exactly, for
+numbers of any length: 18 = 18.00 = 018, and 0.1 is not 0.10000001.
 """
 
 import collections
@@ -46,6 +48,20 @@ PART_BEHIND = re.compile(
   r'|,?(?:\{,\}|\\[,!])[0-9]'
 )
 OPERATOR = r' ?(?:[-+*x\xd7\xf7]|\\(?:times|cdot|div)) ?'
+# A plain space separates thousands behind these: '#### 1 234', not 'in 1 234'.
+MAX_ANNOUNCED = 24  # characters of such a mark
+ANNOUNCED = re.compile(
+  r'(?:####|=|\banswer\W{0,6}(?:is)?)[\s:*$({\\]{0,6}\Z', re.I
+)
+# The number is the exponent of a unit: 18 m^2.
+MAX_UNIT = 40  # characters before such an exponent
+UNIT_BEFORE = re.compile(
+  r'[0-9] ?(?:\\[ ,;])?(?:\\(?:text|mathrm|mbox)\{ ?)?(?:[a-z]{1,4}/)?'
+  r'(?:[cdkmn]?m|in|ft|yd|mi|s|sec|min|hr?|inch(?:es)?|feet|foot|yards?|miles?'
+  r'|(?:centi|kilo|milli)?met(?:er|re)s?|units?)\}? ?\^ ?\{?\Z'
+)
+# Between equals signs, arrows and signs of approximation.
+SIDE = re.compile('(?:[^=\u2192\u2248-]|-(?!>))+')
 OPERAND_BEFORE = re.compile(rf'[0-9)}}]{OPERATOR}\Z')
 OPERAND_BEHIND = re.compile(rf'{OPERATOR}\\?[$(]?[0-9]')
 
@@ -59,10 +75,28 @@ def canonical(negative: bool, digits: str) -> str:
   return f'-{value}' if negative and value != '0' else value
 
 
+def _is_grouped(match: re.Match) -> bool:
+  """Returns whether separators in a number are those of thousands."""
+  digits = match[3]
+  before = match.string[max(match.start() - MAX_ANNOUNCED, 0) : match.start()]
+  return bool(GROUPED.fullmatch(digits)) and (
+    ' ' not in digits
+    or ' 0' in digits
+    or not match[0].lstrip('-\u2212')[0].isdigit()  # a currency sign
+    or bool(ANNOUNCED.search(before))
+  )
+
+
+def _is_exponent(match: re.Match) -> bool:
+  start = match.start()
+  before = match.string[max(start - MAX_UNIT, 0) : start]
+  return before.endswith(('^', '^ ', '^{')) and bool(UNIT_BEFORE.search(before))
+
+
 def _read(match: re.Match, place: int) -> str:
   sign, late_sign, digits = match.groups()
   negative = bool(sign or late_sign)
-  if SEPARATOR.search(digits) and not GROUPED.fullmatch(digits):
+  if SEPARATOR.search(digits) and not _is_grouped(match):
     digits = SEPARATOR.split(digits)[place]  # a list of numbers: "3,4"
     negative = negative and place == 0
   return canonical(negative, digits)
@@ -92,11 +126,14 @@ def extract(text: str) -> str | None:
   text = second_guesses.without_denied(text[slice(*thoughts.spoken(text))])
   marked = prose.hashed(text)
   if marked is None:
-    last = collections.deque(NUMBER.finditer(text), maxlen=1)
+    found = (m for m in NUMBER.finditer(text) if not _is_exponent(m))
+    last = collections.deque(found, maxlen=1)
     return _number(last.pop() if last else None, -1)
-  for match in NUMBER.finditer(text, *marked.span(1)):
-    if not _is(match, OPERAND_BEFORE, OPERAND_BEHIND):
-      return _number(match, 0)
+  for side in SIDE.finditer(text, *marked.span(1)):
+    match = NUMBER.search(text, *side.span())
+    number = _number(match, 0)
+    if number and not _is(match, OPERAND_BEFORE, OPERAND_BEHIND):
+      return number
   return None
 
 

@@ -63,12 +63,18 @@ BEHIND = re.compile(
   re.I,
 )
 DENIALS = ('not ', 'rather than ', 'instead of ')
-# A value that the end of a sentence denies: "5 apples, not 6." The words before
-# are not those of a hedge: "5 if not 6".
+_DENIAL = rf'\b(?:(?:and|but) )?(?:{"|".join(DENIALS)})'
+_VALUES = (  # with the noun of a value
+  rf'(?:(?<!\\)\$[^$\n]{{1,60}}\$|{VALUE})'
+  rf'(?: (?!(?:{HEDGES}|{SUITS})\b)[a-z]{{1,20}})?'
+)
+# Values that the end of a sentence denies: "5 apples, not 6 or 7." The words
+# before are not those of a hedge: "5 if not 6". Nor is "5, not 6, or 7" denied.
 DENIED = re.compile(
   rf'(?<=[0-9}})$*%>])((?: (?!(?:{HEDGES}|and|but|if|why)\b)[a-z]{{1,20}})?)'
-  rf'[,;]?\s?(\()?\b(?:(?:and|but) )?(?:{"|".join(DENIALS)})'
-  rf'{VALUE}(?: [a-z]{{1,20}})?(?(2)\))(?=[$*]*\s*(?:[.!\n<]|\Z))'
+  rf'[,;]?\s?(\()?{_DENIAL}{_VALUES}'
+  rf'(?:(?:,? {_DENIAL}|,? nor | or ){_VALUES}){{0,4}}'
+  r'(?(2)\))(?=[$*]*\s*(?:[.!\n<]|\Z))'
 )
 # Nothing but a comma, or a slash, before a last value.
 LISTED = re.compile(

@@ -44,6 +44,7 @@ REASON = re.compile(
   r'\n|\.(?=\s+[A-Z][a-z])|\b(?:because|since|as|which|not)\b|\bwhile\b'
   r"|n['\u2019]t\b|\b(?:cannot|never|neither|nor|except|rules? out)\b"
 )
+_LETTER = r'[(\[]?[A-Z](?!\w)[)\]]?'
 DENIED = re.compile(
   r'(?<!\w)[(\[]?[A-Z][)\]]?\s+(?:(?:is|was|does|can|could|would)'
   r"(?:\s+not\b|n['\u2019]t\b)|cannot\b|can['\u2019]t\b"
@@ -52,8 +53,10 @@ DENIED = re.compile(
   r'|(?i:\b(?:not|never|neither|(?:anything|everything|all|any) but|other than'
   r'|rather than|instead of|unlike|except(?: for)?|excludes?|eliminates?'
   r'|rejects?|rules? out))'
-  r'\s+(?i:(?:option|choice)\s+)?[(\[]?[A-Z](?!\w)[)\]]?'
-  r'(?:\s*(?:,|/|\b(?:or|nor|and)\b)\s*[(\[]?[A-Z](?!\w)[)\]]?)*'
+  rf'\s+(?i:(?:option|choice)\s+)?{_LETTER}'
+  # A comma alone ends the list: "unlike A, B".
+  rf'(?:(?:\s*,\s*{_LETTER})+\s*,?\s*\b(?:or|nor|and)\b\s*{_LETTER}'
+  rf'|\s*(?:/|,?\s*\bnor\b|\b(?:or|and)\b)\s*{_LETTER})*'
 )
 # Another letter after the first: "A. No, B".
 CORRECTED = re.compile(
