@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from small import small_model
 
+from jaxrl_reason import sharding
 from jaxrl_reason.evals import cell_settings
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import power_sampling
@@ -26,16 +27,17 @@ def flat_model():
   return model, params | {'head': SCALE * params['head']}
 
 
-def sampled(how, n, temperature=1.0):
+def sampled(how, n, temperature=1.0, b=1):
+  """Samples n completions: n / b of each of b equal prompts."""
   model, params = flat_model()
-  prompts = jnp.full((1, 2), 2)
+  prompts = jnp.full((b, 2), 2)
 
   @jax.jit
   def f(params):
     sampling = Sampling.make(temperature)
     return power_sampling.generate(
       how, model, params, prompts, prompts > 0, jax.random.key(0), sampling,
-      jnp.asarray([STOP]), row_ids=jnp.arange(n), n_samples=n, max_new=C,
+      jnp.asarray([STOP]), row_ids=jnp.arange(n), n_samples=n // b, max_new=C,
     )  # fmt: skip
 
   return f(params)
@@ -95,8 +97,22 @@ def test_completions_have_the_distribution_of_the_chain():
   tokens = list(map(tuple, np.asarray(out.tokens).tolist()))
   found = np.array([tokens.count(x) for x in COMPLETIONS]) / n
   np.testing.assert_allclose(found, want, atol=bound)
-  own = [sum(p[COMPLETIONS.index(x)]) for x in tokens]
-  np.testing.assert_allclose(out.policy_logp.sum(axis=1), own, atol=1e-4)
+  for row, x in zip(np.asarray(out.policy_logp), tokens):
+    own = p[COMPLETIONS.index(x)]
+    np.testing.assert_allclose(row[: len(own)], own, atol=1e-5)
+
+
+def test_eight_devices_sample_as_one_does():
+  how, n, b = power_sampling.Power(3.0, 4), 32, 8
+  want = sampled(how, n, b=b)
+  with jax.set_mesh(sharding.make_mesh((2, 2, 2))):
+    got = sampled(how, n, b=b)
+  assert len(np.unique(want.tokens, axis=0)) > 3
+  np.testing.assert_array_equal(got.tokens, want.tokens)
+  np.testing.assert_array_equal(got.length, want.length)
+  for name in ('logp', 'policy_logp'):
+    x, y = (getattr(out, name) for out in (got, want))
+    np.testing.assert_allclose(x, y, atol=1e-5)
 
 
 def test_greedy_rows_stay_greedy():
