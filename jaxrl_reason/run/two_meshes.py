@@ -6,7 +6,8 @@ other, in three steps that never wait for a device:
   wire     a program of the sending mesh lays the array out in n shards, where n
            divides both numbers of devices
   copy     every receiving device gets its shard from a device of its process
-  laid     a program of the receiving mesh gives the array its own sharding
+  laid     a program of the receiving mesh gives the array its own sharding; the
+           shards are donated to it
 
 So each byte crosses once for every device / n of the receiving mesh, and never
 the network between hosts.
@@ -161,13 +162,15 @@ class Transfer:
       paths, arrays = zip(*chunk)
       with jax.set_mesh(self._wires[0]):
         sent = self._send(paths, arrays)
-      copied = jax.tree.map(self._copied, sent)
+      copied, form_of_chunk = jax.tree.flatten(jax.tree.map(self._copied, sent))
+      is_last = len(out) + len(chunk) == len(named)
+      n = len(copied) - is_last  # the array of `Moved.copied` is not donated
       with jax.set_mesh(self._wires[1]):
-        laid = self._lay(paths, copied)
+        laid = self._lay(paths, form_of_chunk, copied[:n], copied[n:])
       before.append(jax.tree.leaves(laid))
       out += laid
-    last = (jax.tree.leaves(x)[-1] for x in (sent, copied))
-    return Moved(jax.tree.unflatten(form, out), *last)
+    moved = jax.tree.unflatten(form, out)
+    return Moved(moved, jax.tree.leaves(sent)[-1], copied[-1])
 
   @functools.cached_property
   def _wires(self) -> tuple[Mesh, Mesh]:
@@ -188,19 +191,21 @@ class Transfer:
 
   @functools.cached_property
   def _lay(self) -> Callable:
-    """Returns the program of the target: shards -> the arrays as they stay."""
+    """Returns the program of the target: shards -> the arrays as they stay. It
+    may use the memory of the first part of the shards for the arrays.
+    """
 
-    def lay(paths, arrays):
+    def lay(paths, form, donated, others):
       def leaf(outer, inner, x):
         path = '/'.join(filter(None, (outer, trees.path_str(inner))))
         return jax.lax.with_sharding_constraint(x, self.where(path, x))
 
       return [
         jax.tree_util.tree_map_with_path(functools.partial(leaf, path), tree)
-        for path, tree in zip(paths, arrays)
+        for path, tree in zip(paths, form.unflatten([*donated, *others]))
       ]
 
-    return jax.jit(lay, static_argnums=0)
+    return jax.jit(lay, static_argnums=(0, 1), donate_argnums=2)
 
   def _shards(self, x: Any, side: int) -> NamedSharding:
     """Returns the layout of an array on its way: the first dimension that

@@ -193,6 +193,26 @@ def test_a_transfer_changes_the_devices_and_nothing_else(monkeypatch, shape, n):
     assert new.sharding.is_equivalent_to(NamedSharding(b, spec), new.ndim)
 
 
+def test_copied_shards_are_donated_and_the_weights_stay(monkeypatch):
+  """All but the last array, whose arrival is timed."""
+  monkeypatch.setattr(two_meshes, 'CHUNK', 64)  # several chunks
+  seen, copy = [], two_meshes.Transfer._copied
+
+  def copied(self, x):
+    seen.append(copy(self, x))
+    return seen[-1]
+
+  monkeypatch.setattr(two_meshes.Transfer, '_copied', copied)
+  a, b = two_meshes.split((-1, 1, 1), (1, 4, 1))
+  tree = {name: jnp.ones((8, 4)) for name in 'xyz'}
+  tree = jax.device_put(tree, NamedSharding(a, PartitionSpec()))
+  moved = two_meshes.Transfer(a, b, two_meshes.by_rows(b))(tree)
+  jax.block_until_ready(moved.tree)
+  assert [x.is_deleted() for x in seen] == [True, True, False]
+  assert moved.copied is seen[-1]
+  assert not any(x.is_deleted() for x in jax.tree.leaves((tree, moved.tree)))
+
+
 def test_one_device_has_no_second_mesh():
   words = r'leave none to train on; set it to \(\) for one mesh'
   with pytest.raises(ValueError, match=words):
