@@ -62,8 +62,9 @@ class Parser(argparse.ArgumentParser):
     for word in rest:
       flag = word.partition('=')[0]
       if flag.startswith('--') and flag[2:] and flag not in known:
-        near = self._key(flag[2:]) or names.nearest(flag, known)
-        self.error(f'unknown option {flag}.{near}')
+        like = names.closest(flag[2:], (k.lstrip('-') for k in known), 0.6)
+        near = like and f" Did you mean '--{like}'?"
+        self.error(f'unknown option {flag}.{self._key(flag[2:]) or near}')
     if changes and self.get_default('changes') is None:
       self.error(f'--config.{changes[0]}: {self.no_recipe}')
     given = argparse.Namespace(changes=changes)
@@ -76,6 +77,10 @@ class Parser(argparse.ArgumentParser):
   def _key(self, word: str) -> str:
     """Returns ' Did you mean ...?' with the flag of a key, or ''."""
     if self.get_default('changes') is None:
+      return ''
+    if word.partition(':')[0].endswith('.py'):
+      return f" Did you mean '--config={word}'?"
+    if '/' in word:
       return ''
     from jaxrl_reason.config import changes
 

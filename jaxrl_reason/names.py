@@ -8,9 +8,13 @@ from collections.abc import Iterable, Sequence
 
 HUB = 'hf:'
 HUB_NAME = re.compile(r'([\w.-]+)/[\w.-]+')  # owner/name
-# First folders and last letters of paths of this machine.
-LOCAL = ('.', '..', 'runs', 'evals', 'studies', 'configs')
-FILES = ('.jsonl', '.json', '.parquet')
+# First folders and last letters of paths of this machine; not ".5-7B".
+LOCAL = (
+  '.', '..', 'runs', 'evals', 'studies', 'configs', 'out', 'output', 'outputs',
+  'model', 'models', 'checkpoints', 'ckpts', 'data', 'exp', 'experiments',
+  'results', 'logs', 'tmp',
+)  # fmt: skip
+FILE = re.compile(r'\.[a-z]\w*$')
 
 # Keys of this library by former names, and by the names of other libraries.
 ALIASES = {
@@ -29,6 +33,7 @@ ALIASES = {
 }
 # Unknown path -> the path that is suggested in its place.
 PATHS = dict.fromkeys(('reward', 'rl.reward'), 'rl.rewards.answer.reward')
+PATHS |= dict.fromkeys(('loss', 'rl.loss'), 'rl.algorithm')
 
 
 def program() -> str:
@@ -42,7 +47,7 @@ def hub_hint(text: str) -> str:
   A text whose first folder exists is a path.
   """
   found = HUB_NAME.fullmatch(text)
-  if not found or found[1] in LOCAL or text.endswith(FILES):
+  if not found or found[1] in LOCAL or FILE.search(text):
     return ''
   is_path = pathlib.Path(found[1]).is_dir()
   return '' if is_path else f' Did you mean {HUB + text!r}?'

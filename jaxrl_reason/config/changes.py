@@ -15,7 +15,14 @@ import ml_collections
 
 from jaxrl_reason.config.record import Record, kind_of, value_of
 from jaxrl_reason.config.run import Run
-from jaxrl_reason.names import ALIASES, closest_path, nearest_path, program
+from jaxrl_reason.names import (
+  ALIASES,
+  closest,
+  closest_path,
+  nearest_path,
+  program,
+)
+from jaxrl_reason.verifiers.compose import KEYS as REWARD_KEYS
 
 WORDS = re.compile(r'[(\[]?\s*\w+(\s*,\s*\w+)*\s*,?\s*[)\]]?')
 # Sections whose keys have an order, which their values do not show.
@@ -127,6 +134,9 @@ def flag_hint(word: str) -> str:
   """
   path = word.removeprefix('config.')
   known = [key for key, *_ in fields()]
+  part, _, last = path.rpartition('.')
+  if re.fullmatch(r'rl\.rewards\.\w+', part):
+    path = f'{part}.{closest(last, sorted(REWARD_KEYS)) or last}'
   try:
     annotation_of(path, path)
   except ValueError:

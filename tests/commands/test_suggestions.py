@@ -40,6 +40,11 @@ MEANT = [
   ([*RUN, 'config.rl.lr=3'], '--config.rl.optimizer.lr'),
   ([*PLAN, '--samples=3', '--topology=v5e:2x4'], '--config.rl.samples'),
   ([*RUN, '--workdri=w'], '--workdir'),
+  ([*RUN, './mine.py'], '--config=./mine.py'),
+  ([*RUN, 'a/mine.py:smoke'], '--config=a/mine.py:smoke'),
+  ([*RUN, '--rl.loss=grpo'], '--config.rl.algorithm'),
+  ([*RUN, '--loss=grpo'], '--config.rl.algorithm'),
+  ([*RUN, '--rl.rewards.answer.rewrd=m'], '--config.rl.rewards.answer.reward'),
   # Names.
   ([*RUN, '--config.data.name=arithmetics'], 'arithmetic'),
   ([*RUN, '--config.data.name=GSM8K'], 'gsm8k'),
@@ -127,6 +132,14 @@ def test_the_nearest_name_is_suggested(
     [*EVALUATE, '--model=here/nix', '--suite=gsm8k'],
     ['convert', '--from=./nix', '--to=w'],
     ['start', '--data=data/nix.jsonl'],
+    *(
+      ['convert', f'--from={name}', '--to=w']
+      for name in ('a/b.csv', 'my/file.txt', 'a/b.gguf', 'out/model', 'data/x')
+    ),
+    *([*EVALUATE, f'--model={k}/x'] for k in ('models', 'checkpoints', 'exp')),
+    [*RUN, '--data=x'],
+    [*EVALUATE, '--samples=3'],
+    [*RUN, 'my/file.txt'],
   ],
 )
 def test_a_path_is_no_name_on_the_hub(words, monkeypatch, capsys, tmp_path):

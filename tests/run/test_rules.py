@@ -1263,6 +1263,9 @@ def test_every_rule_has_an_example_that_triggers_it(monkeypatch):
     JUDGED | {'rl.algorithm': 'vapo', 'rl.loss.threshold': 0.5},
     JUDGED | {'rl.algorithm': 'vapo', 'rl.rewards.answer.weight': 0.0},
     JUDGED | {'rl.algorithm': 'vapo', 'rl.rewards.judge.needs': 'answer'},
+    JUDGED
+    | {'rl.algorithm': 'vapo', 'rl.rewards.judge.needs': 'answer'}
+    | {'rl.rewards.short': {'reward': 'digits', 'needs': ['judge']}},
   ],
   ids=str,
 )

@@ -139,14 +139,18 @@ def _further(c: RL) -> dict[str, float | Mapping]:
   weights = {k: p.get('weight', 1.0) for k, p in c.rewards.items()}
   weighted = [k for k, w in weights.items() if w != 0]
 
-  def is_apart(part: Mapping) -> bool:
-    needs = part.get('needs', ())
-    needed = weighted[0] in ([needs] if isinstance(needs, str) else needs)
-    return needed or 'task' in part or 'domain' in part
-
+  apart = {k for k, p in c.rewards.items() if 'task' in p or 'domain' in p}
+  met = {*weighted[:1]}  # parts that count only if the first one does
+  for _ in c.rewards:
+    met |= {k for k, p in c.rewards.items() if met & _needs(p)}
   return {
     k: weights[k]
     for k in weighted[1:]
-    if not is_apart(c.rewards[k])
+    if k not in apart | met
     and (isinstance(weights[k], Mapping) or weights[k] > 0)
   }
+
+
+def _needs(part: Mapping) -> set[str]:
+  needs = part.get('needs', ())
+  return {needs} if isinstance(needs, str) else {*needs}
