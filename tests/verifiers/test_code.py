@@ -136,6 +136,13 @@ def test_plain_data_crosses_both_ways_with_its_type():
   assert score(program, tests, score='fraction') == 1.0
 
 
+ZONE = """
+class Zone(d.tzinfo):
+  def __init__(self, hours=2): self.hours = hours
+  def utcoffset(self, when): return self.hours and d.timedelta(hours=2) or None
+  def dst(self, when): return None
+  def tzname(self, when): return self.hours and 'Z' or None
+"""
 ERRORS = [
   ('raise KeyError("a")', 'KeyError', 'str(e) == "\'a\'"'),
   ('raise ValueError("a", 2)', 'ValueError', 'e.args == ("a", 2)'),
@@ -144,6 +151,16 @@ ERRORS = [
   ('raise SystemExit(3)', 'SystemExit', 'e.code == 3'),
   ('json.loads("{")', 'json.JSONDecodeError', 'e.pos == 1'),
 ]
+
+# Classes of the program: attributes that are not among the arguments.
+OWN_ERRORS = [
+  ('SystemExit', '3', 'e.code == 3'),
+  ('UnicodeDecodeError', '"a", b"b", 0, 1, "c"',
+   '(e.encoding, e.object, e.end, e.reason) == ("a", b"b", 1, "c")'),
+  ('ImportError', '"a", name="b", path="c"', '(e.name, e.path) == ("b", "c")'),
+  ('OSError', '2, "a", "b"', '(e.errno, e.filename) == (2, "b")'),
+  ('KeyError', '"a"', 'e.args == ("a",)'),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -175,10 +192,37 @@ ERRORS = [
     ('class E(ValueError):\n  def __str__(s): return "text"\n'
      'def f(x): raise E(x)',
      'try: f(1)\nexcept ValueError as e: ok = str(e) == "text"\nassert ok'),
+    *(
+      (f'class E({kind}): pass\ndef f(x): raise E({given})',
+       f'try: f(1)\nexcept E as e: ok = isinstance(e, {kind}) and {seen}\n'
+       'assert ok')
+      for kind, given, seen in OWN_ERRORS
+    ),
+    # Large arguments of an exception are not sent.
+    ('def f(n): raise ValueError(n * "a")',
+     'for n, seen in (9, 9), (40_000, 40_000), (10**6, 500):\n  try: f(n)\n'
+     '  except ValueError as e: ok = len(e.args[0]) == seen\n  assert ok'),
     ('class I:\n  def next(s): raise StopIteration\ndef f(): return I()',
      'try: f().next()\nexcept StopIteration: ok = 1\nassert ok'),
     ('import collections\nf = collections.OrderedDict',
      'assert f({1: 2, 3: 4}) != OrderedDict({3: 4, 1: 2})'),
+    # Dates of other zones than those of `datetime` have their offset.
+    (f'import datetime as d\n{ZONE}def f(*x):\n'
+     '  return d.datetime(*x, tzinfo=Zone())',
+     'import datetime as d\nx = f(2020, 1, 2)\n'
+     'two = d.timezone(d.timedelta(hours=2))\n'
+     'assert x == d.datetime(2020, 1, 2, tzinfo=two) and x.tzname() == "Z"\n'
+     'assert x < d.datetime(2020, 1, 2, tzinfo=d.timezone.utc)'),
+    (f'import datetime as d\n{ZONE}def f(): return d.time(1, tzinfo=Zone(0))',
+     'import datetime as d\nassert f() == d.time(1)'),
+    # A defaultdict has its function if it is a built-in type.
+    ('def f(x): return x["a"] + x["a"]\n'
+     'def g(x): return type(x).__name__, x',
+     'from collections import defaultdict\n'
+     'assert f(defaultdict(list, {1: 2})) == []\n'
+     'name, x = g(defaultdict(int, {1: 2}))\n'
+     'assert name == "defaultdict" and x == {1: 2} and x[3] == 0\n'
+     'assert g(defaultdict(lambda: 1, {1: 2})) == ("dict", {1: 2})'),
     # Objects stay in their process.
     ('class P:\n  def __init__(s, x): s.x = x\n  def get(s): return s.x',
      'p = P(1)\np.x = 5\nassert p.get() == p.x == 5'),
@@ -292,6 +336,13 @@ def test_knobs_out_of_range():
     ('assert add(1, 2 == 3', 'SyntaxError'),
     ('assert 1 == 1', 'nothing of the program'),
     ('assert sorted(sum([1])) == sorted([2])', 'entry_point'),
+    ('import sys\nassert add(1, 2) == 3\nsys.exit(0)', 'end the process'),
+    ('assert add(1, 2) == 3\nraise SystemExit', 'end the process'),
+    (
+      'import unittest\nassert add(1, 2) == 3\n'
+      'unittest.main(module=None, argv=["x"])',
+      'end the process',
+    ),
   ],
 )
 def test_broken_tests_are_errors(test, says):

@@ -315,60 +315,6 @@ def test_empty_arrays_equal_empty_ones():
     assert found.score == 1.0, (test, found)
 
 
-@pytest.mark.parametrize(
-  ('test', 'words'),
-  [
-    ('f(1)', 'assert nothing'),
-    ('assert True\nf(1)', 'assert nothing'),
-    ('if f(1) != 2:\n  raise AssertionError', 'assert nothing'),
-    ('def test_f():\n  assert f(1) == 2', 'reach no assert'),
-    ('for i in []:\n  assert f(i)', 'reach no assert'),
-    ('def check(candidate):\n  assert candidate(1) == 2\nf', 'reach no'),
-  ],
-)
-def test_tests_that_check_nothing_are_an_error(test, words):
-  found = code.run_tests('def f(x): return 2', test)
-  assert found.status == 'error' and words in found.detail
-  # Asserts that the program's answer skips are not passed.
-  test = 'for x in f(1):\n  assert x == 2'
-  found = code.run_tests('def f(x): return []', test)
-  assert (found.score, found.status) == (0.0, 'parsed')
-
-
-def test_a_function_that_changes_its_argument_and_returns_is_an_error():
-  program = 'def f(x):\n  x.sort()\n  return len(x)'
-  test = 'x = [3, 1]\nassert f(x) == 2\nassert x == [1, 3]'
-  found = code.run_tests(program, test)
-  assert found.status == 'error' and 'changed an argument' in found.detail
-  # If the test does not need the changed argument, it has a verdict.
-  for test, score in (
-    ('assert f([3, 1]) == 2', 1.0),
-    ('assert f([3, 1]) == 3', 0.0),
-    ('x = [3, 1]\nassert f(x) == 2\nassert len(x) == 2', 1.0),
-  ):
-    found = code.run_tests(program, test)
-    assert (found.score, found.status) == (score, 'parsed'), (test, found)
-
-
-@pytest.mark.parametrize(
-  'test',
-  [
-    'x = [3, 1]\nf(x=x)\nassert x == [3, 1, 5]',
-    'x = {"a": [3]}\nf(x["a"], y=4)\nassert x == {"a": [3, 5]}',
-    'import collections\nx = collections.deque([3])\nf(x)\n'
-    'assert x == collections.deque([3, 5])',
-    'import numpy as np\nx = np.zeros(2)\ny = x\ng(x)\n'
-    'assert y[0] == 5 and y[1] == 0',
-  ],
-)
-def test_changes_in_place_reach_the_test(test):
-  if 'numpy' in test:
-    pytest.importorskip('numpy')
-  program = 'def f(x, y=0): x.append(5)\ndef g(x): x[0] = 5'
-  found = code.run_tests(program, test)
-  assert found.score == 1.0, found.detail
-
-
 def test_a_function_cannot_choose_to_be_an_object():
   """Only the tests determine the names that are classes."""
   program = 'class f:\n  def __new__(c, x): return object.__new__(c)\n'

@@ -33,6 +33,9 @@ ALIASES = {'np': 'numpy'}
 
 TYPE_CHECKS = ('isinstance', 'issubclass')
 
+# Functions that expect an exception.
+EXPECTS = ('raises', 'assertRaises', 'assertRaisesRegex', 'suppress')
+
 CLASS_NAME = re.compile('[A-Z]')
 
 PLAIN_ATTRIBUTES = frozenset().union(*map(dir, plain_types.PLAIN))
@@ -94,11 +97,23 @@ def caught(nodes: list[ast.AST], theirs: list[str]) -> set[str]:
   for node in nodes:
     if isinstance(node, ast.ExceptHandler) and node.type:
       found |= _all_names(node.type)
-    elif isinstance(node, ast.Call):
-      name = getattr(node.func, 'attr', None) or name_of(node.func)
-      if name in ('raises', 'assertRaises', 'assertRaisesRegex', 'suppress'):
-        found |= {n for a in node.args for n in _all_names(a)}
+    elif expects(node):
+      found |= {n for a in node.args for n in _all_names(a)}
   return found & set(theirs)
+
+
+def expects(node: ast.AST) -> bool:
+  """Returns whether a node is a call such as `pytest.raises(ValueError)`."""
+  if not isinstance(node, ast.Call):
+    return False
+  return (getattr(node.func, 'attr', None) or name_of(node.func)) in EXPECTS
+
+
+def catches(node: ast.AST) -> bool:
+  """Returns whether a statement may catch an exception of its body."""
+  if isinstance(node, (ast.With, ast.AsyncWith)):
+    return any(expects(item.context_expr) for item in node.items)
+  return isinstance(node, (ast.Try, ast.TryStar)) and bool(node.handlers)
 
 
 def may_fail(node: ast.AST) -> bool:

@@ -10,6 +10,7 @@ program that redefines `tuple` or `sys` has no effect.
 
 import ast
 import builtins
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -28,7 +29,7 @@ from jaxrl_reason.verifiers.code.sandbox import (
   peer,
 )
 
-REPORT, FAIL, ENTRY = '__report__', '__fail__', '__entry__'
+BEGIN, REPORT, FAIL, ENTRY = '__begin__', '__report__', '__fail__', '__entry__'
 TYPE, ORDERABLE = '__type__', '__orderable__'
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 # The judge's own. Tests may replace sys.stdin and sys.stdout.
@@ -52,8 +53,15 @@ class Tally:
     self.problem = None  # the first problem, for the verdict's detail
     self.undecided = None  # reason why the tests cannot be judged
     self.inside: set[int] = set()  # numbers of the asserts in `with` blocks
+    self.excused: set[int] = set()  # numbers of those that may raise exceptions
+    self.running = collections.Counter()  # number -> evaluations that go on
+
+  def begin(self, number: int) -> int:
+    self.running[number] += 1
+    return number
 
   def report(self, number: int, value):
+    self.running[number] -= 1
     if not value:
       self.held[number] = False  # whatever catches the exception
       raise AssertionError(f'assert {number + 1} does not hold')
@@ -67,6 +75,14 @@ class Tally:
     if self.problem is None:
       self.problem = f'{type(error).__name__}: {error}'[:300]
 
+  def interrupted(self) -> list[int]:
+    """Returns the asserts without a value, because of an exception."""
+    return [
+      number
+      for number, count in self.running.items()
+      if count and number not in self.excused and self.held.get(number, True)
+    ]
+
   def score(self, *, fraction: bool) -> float:
     """Computes the score. Tests without checks score 0."""
     passed = sum(self.held.values())
@@ -77,18 +93,36 @@ class Tally:
 
 
 class _Reporting(ast.NodeTransformer):
-  """Rewrites assert test  ->  report(number, test), caught if `go_on`."""
+  """Rewrites assert test  ->  report(begin(number), test).
+
+  If `go_on`, its exceptions are caught.
+  """
 
   def __init__(self, tally: Tally, go_on: bool):
     self.tally, self.go_on = tally, go_on
 
   def visit_With(self, node: ast.With):
     first = self.tally.statements
-    node = self.generic_visit(node)
+    node = self._catching(node)
     self.tally.inside |= set(range(first, self.tally.statements))
     return node
 
   visit_AsyncWith = visit_With
+
+  def visit_Try(self, node: ast.Try | ast.TryStar):
+    return self._catching(node)
+
+  visit_TryStar = visit_Try
+
+  def _catching(self, node):
+    """Visits a statement. Asserts of a body whose exceptions it catches are
+    excused.
+    """
+    if analysis.catches(node):
+      body = [n for statement in node.body for n in ast.walk(statement)]
+      first, count = self.tally.statements, sum(map(analysis.may_fail, body))
+      self.tally.excused |= set(range(first, first + count))
+    return self.generic_visit(node)
 
   def visit_Attribute(self, node: ast.Attribute):
     """Rewrites x.__class__ -> type(x), since x may be an object of the
@@ -122,7 +156,8 @@ class _Reporting(ast.NodeTransformer):
     def name(text):
       return ast.Name(text, ast.Load())
 
-    report = ast.Expr(ast.Call(name(REPORT), [number, node.test], []))
+    begin = ast.Call(name(BEGIN), [number], [])
+    report = ast.Expr(ast.Call(name(REPORT), [begin, node.test], []))
     new = report
     if self.go_on:
       kinds = ast.Tuple([name('Exception'), name('SystemExit')], ast.Load())
@@ -143,6 +178,7 @@ class Plan:
   objects: set[str]  # names of `theirs` that tests use as classes
   caught: set[str]  # names of `theirs` that are exception classes
   reuses: bool  # an argument of a call is read again elsewhere
+  catches: bool  # the tests catch exceptions
 
 
 def parse(job: dict) -> Plan:
@@ -189,6 +225,7 @@ def parse(job: dict) -> Plan:
     classes,
     caught,
     analysis.reuses_arguments(nodes),
+    any(analysis.catches(n) or analysis.expects(n) for n in nodes),
   )
 
 
@@ -203,8 +240,8 @@ def run(link: peer.Peer, job: dict, tally: Tally):
   # Random test inputs are the same for every program, and unknown to it.
   random.seed(zlib.crc32('\0'.join(job['tests']).encode()))
   space = {'__name__': 'tests', '__builtins__': builtins, **plan.ours}
-  space |= {REPORT: tally.report, FAIL: tally.fail, TYPE: kinds.type_of}
-  space |= {ORDERABLE: nan.orderable, **nan.FUNCTIONS}
+  space |= {BEGIN: tally.begin, REPORT: tally.report, FAIL: tally.fail}
+  space |= {TYPE: kinds.type_of, ORDERABLE: nan.orderable, **nan.FUNCTIONS}
   if plan.objects:
     space = {**BY_OBJECT, **space}
   link.rich, link.context = objects.Object, functools.partial(_watched, link)
@@ -221,10 +258,11 @@ def run(link: peer.Peer, job: dict, tally: Tally):
     entry = job['entry_point']
     space[ENTRY] = link.ask('get!' if entry in plan.objects else 'get', entry)
     steps.append(compile(f'check({ENTRY})', 'tests', 'exec'))
-  tally.finished = all([_step(s, space, tally, go_on) for s in steps])
+  tally.finished = all([_step(s, space, tally, go_on, link) for s in steps])
   if link.suppressed and not tally.inside <= tally.held.keys():
     tally.note(AssertionError('the program stopped an exception before it'))
     tally.finished = False
+  _close(tally, plan)
   passed = tally.finished and all(tally.held.values())
   if passed or go_on:
     _settle(tally, link)
@@ -235,6 +273,22 @@ def run(link: peer.Peer, job: dict, tally: Tally):
     )
   if tally.finished and not tally.held and not link.used:
     tally.undecided = 'the tests reach no assert and do not use the program'
+
+
+def _close(tally: Tally, plan: Plan):
+  """Fails asserts that ended by an exception which something else caught.
+
+  If the tests catch exceptions themselves, they may expect this one.
+  """
+  numbers = tally.interrupted() if tally.finished else []
+  if not numbers:
+    return
+  reason = f'assert {numbers[0] + 1} ended by an exception'
+  if plan.catches:
+    tally.undecided = f'the tests cannot be judged: {reason}, which they caught'
+    return
+  tally.held |= dict.fromkeys(numbers, False)
+  tally.note(AssertionError(reason))
 
 
 def _settle(tally: Tally, link):
@@ -290,7 +344,7 @@ def _watched(link: peer.Peer):
       output.write(printed)
 
 
-def _step(code, space: dict, tally: Tally, go_on: bool) -> bool:
+def _step(code, space: dict, tally: Tally, go_on: bool, link) -> bool:
   """Runs one source, unless an earlier one failed and `go_on` is false.
 
   Returns whether it ran without an exception.
@@ -305,5 +359,7 @@ def _step(code, space: dict, tally: Tally, go_on: bool) -> bool:
   # The program and its values may raise any exception: the test fails.
   except (Exception, SystemExit) as e:
     tally.note(e)
+    if isinstance(e, SystemExit) and not any(e is x for x in link.exits):
+      tally.undecided = 'the tests end the process'
     return False
   return True

@@ -4,6 +4,9 @@
 exception of the program is raised in the tests as a class of `raised`.
 """
 
+import contextlib
+import inspect
+
 from jaxrl_reason.verifiers.code.sandbox import objects, peer
 
 
@@ -18,12 +21,33 @@ class _Kind(type):
     args = remote.args
     found = cls.__new__(cls, *(args if type(args) is tuple else [str(remote)]))
     object.__setattr__(found, 'remote', remote)
+    for name in _built_in_attributes(cls):
+      # The program's exception may lack it, or have a value of another type.
+      with contextlib.suppress(AttributeError, TypeError, ValueError):
+        value = remote._peer.ask('getattr', remote, name)
+        if not isinstance(value, peer.Remote):
+          setattr(found, name, value)
     return found
 
   def __getattr__(cls, name):
     if name.startswith('__'):
       raise AttributeError(name)
     return getattr(cls.theirs, name)
+
+
+def _built_in_attributes(kind: type) -> set[str]:
+  """Returns the attributes of built-in exceptions, such as `SystemExit.code`.
+
+  Their values are not among the arguments of all exceptions.
+  """
+  return {
+    name
+    for base in kind.__mro__
+    if base.__module__ == 'builtins'
+    for name, value in vars(base).items()
+    if inspect.ismemberdescriptor(value) or inspect.isgetsetdescriptor(value)
+    if base not in (BaseException, Exception, object)
+  }
 
 
 class _Raised:

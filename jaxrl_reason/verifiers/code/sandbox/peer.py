@@ -20,6 +20,7 @@ import json
 from jaxrl_reason.verifiers.code.sandbox import (
   array_bytes,
   errors,
+  in_place,
   plain_types,
 )
 from jaxrl_reason.verifiers.pool import wire
@@ -28,6 +29,7 @@ from jaxrl_reason.verifiers.pool import wire
 # quadratic.
 MAX_INT = 10**18
 MAX_ITEMS = 1_000_000  # most items of a remote iterator
+MAX_ARGUMENTS = 1 << 16  # characters of the arguments of an exception
 # Requests to the program, not to one of its objects.
 APART = ('get', 'get!', 'load', 'watch', 'seen')
 MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError)
@@ -164,6 +166,7 @@ class Peer:
     self.rich = Remote  # class of objects for operations with '!'
     self.caught = None  # converts an exception of the other side
     self.stops = False  # whether calls may raise StopIteration
+    self.exits: list = []  # exceptions of the other side that end a process
 
   def ask(self, operation: str, *args):
     """Sends a request and returns the reply, or raises its exception.
@@ -210,13 +213,15 @@ class Peer:
       self.stops or operation.strip('!') in ('next', 'anext')
     ):
       found = RuntimeError(f'the program raised {type(found).__name__}')
-    if error is None or self.caught is None:
-      return found
-    self.stand_in = self.rich
-    remote = self.decode(error)
-    if type(remote) is not self.rich:
-      raise Closed(f'not an exception: {error!r:.80}')
-    return self.caught(found, remote)
+    if error is not None and self.caught is not None:
+      self.stand_in = self.rich
+      remote = self.decode(error)
+      if type(remote) is not self.rich:
+        raise Closed(f'not an exception: {error!r:.80}')
+      found = self.caught(found, remote)
+    if isinstance(found, SystemExit):
+      self.exits.append(found)
+    return found
 
   def serve(self):
     """Serves requests until the other side ends."""
@@ -243,7 +248,8 @@ class Peer:
       answer = ['ok', self.encode(result), None]
       if operation == 'call' and (result is None or values[3:] == [True]):
         before = args[1][1:] + args[2][2::2]  # without tags and keywords
-        answer[2] = self._changes(before, _passed(*values[1:3]))
+        after = _passed(*values[1:3])
+        answer[2] = in_place.changes(before, after, self.encode)
     except (Closed, Overrun):
       raise
     except BaseException as e:
@@ -256,36 +262,19 @@ class Peer:
 
   def _arguments_of(self, error: BaseException) -> list:
     try:
-      return self.encode(tuple(error.__reduce__()[1]))
+      found = self.encode(tuple(error.__reduce__()[1]))
+      return found if len(json.dumps(found)) <= MAX_ARGUMENTS else ['tuple']
     # They may be objects that must not be sent, or raise any exception.
     except Exception:
       return ['tuple']
 
-  def _changes(self, before: list, values) -> list:
-    """Returns the arguments that a call has changed in place.
-
-    Changes are applied only if the function returns None. Otherwise a function
-    could change the input from which the test computes the expected value.
-    """
-    found = []
-    for i, (old, value) in enumerate(zip(before, values)):
-      if type(value) in plain_types.CHANGEABLE or array_bytes.is_array(value):
-        new = self.encode(value)
-        if new != old:
-          found.append([i, new])
-    return found
-
   def _apply(self, changes: list | None, arguments: list):
     for i, data in changes or ():
-      ours, new = arguments[i], self.decode(data)
-      shapes = {getattr(x, 'shape', None) for x in (ours, new)}
-      if type(ours) is not type(new) or len(shapes) > 1:
-        raise Closed(f'a {type(ours).__name__} became {type(new).__name__}')
-      if array_bytes.is_array(ours):
-        ours[...] = new
-        continue
-      ours.clear()
-      (ours.update if type(ours) in (dict, set) else ours.extend)(new)
+      new = self.decode(data)
+      try:
+        in_place.replace(arguments[i], new)
+      except TypeError as e:
+        raise Closed(str(e)) from e
 
   def _send(self, message: list):
     try:
@@ -338,6 +327,8 @@ class Peer:
         return self.encode(base(x))
     if not self._exports(x):
       raise NotPlain(f'a {kind.__name__} cannot be handed to the program')
+    if (date := plain_types.with_offset(x)) is not None:
+      return self.encode(date)
     runs = 'await' if inspect.isawaitable(x) else ''
     return ['mine', self._number(x), errors.truth_of(x), runs]
 
