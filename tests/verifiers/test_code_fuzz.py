@@ -246,24 +246,25 @@ def test_a_fenced_program_is_extracted_unchanged(program):
     assert code.extract(text) == program + '\n'
 
 
-PROGRAM, EMPTY = '```python\nf = 1\n```\n', '```python\n\n```\n'
-PLAIN = '```\nf = 1\n```\n'
+PROGRAM, EMPTY = '```python\ng = 1\n```\n', '```python\n\n```\n'
+PLAIN = '```\ng = 1\n```\n'
 DEFINES = '```python\ndef f(): pass\n```\n'
 
 
 @pytest.mark.parametrize(
   'text, program',
   [
-    (EMPTY + PROGRAM, 'f = 1\n'),
-    (PROGRAM + EMPTY, 'f = 1\n'),
-    (EMPTY + PLAIN, 'f = 1\n'),
-    (PLAIN + EMPTY, 'f = 1\n'),
-    (PROGRAM + '```\n1\n```', 'f = 1\n'),  # an output
-    ('f = 1\n' + EMPTY, None),
+    (EMPTY + PROGRAM, 'g = 1\n'),
+    (PROGRAM + EMPTY, 'g = 1\n'),
+    (EMPTY + PLAIN, 'g = 1\n'),
+    (PLAIN + EMPTY, 'g = 1\n'),
+    (PROGRAM + '```\n1\n```', 'g = 1\n'),  # an output
+    ('g = 1\n' + EMPTY, None),
     (PROGRAM + '```python\n', None),  # cut off before the program
     (DEFINES + PROGRAM, 'def f(): pass\n'),
     (DEFINES + DEFINES.replace('pass', '0') + PROGRAM, 'def f(): 0\n'),
-    (DEFINES.replace('f()', 'g()') + PROGRAM, 'f = 1\n'),
+    (DEFINES.replace('f()', 'g()') + PROGRAM, 'g = 1\n'),
+    (DEFINES + PROGRAM.replace('g =', 'f ='), 'f = 1\n'),
     (DEFINES.replace('def f()', 'class f') + PROGRAM, 'class f: pass\n'),
     (DEFINES + '```python\nf(', 'def f(): pass\n'),
   ],
