@@ -48,7 +48,11 @@ Without reference answers, only the majority raises pass@1. It does so in every
 seed, by half of the gain with reference answers. All other rewards lower
 pass@1. The alarm needs a correlation of reward and correctness below 0.1 on
 three lines in a row. So it was not raised in two seeds of `format`, where the
-correlation was about 0.1, and in one seed of neg_entropy. The study
+correlation was about 0.1, and in one seed of neg_entropy. These runs evaluated
+at the steps of the table, and the alarm "reward rises while evaluation falls"
+needs four evaluations of the rl stage. With one in 10 steps, as below, seed 0
+of self_certainty has the same pass@1. It raises this alarm at step 40, and the
+other one at step 65, as it did before. The study
 `configs/studies/spurious.py` has other conditions: there, every reward has its
 best learning rate.
 
@@ -84,7 +88,7 @@ def get_config(variant: str):
     answer=dict(reward='task', weight=0.0),
     signal=dict(reward=SIGNALS[variant], weight=1.0),
   )
-  c.eval.update(every=50, problems=256, samples=16, harder=False)
+  c.eval.update(every=10, problems=256, samples=16, harder=False)
   c.checkpoint.update(every=50)
   c.log_every = 5
   return c
