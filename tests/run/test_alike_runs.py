@@ -12,6 +12,8 @@ from test_recipe_features import recipe
 from test_resume import content
 from test_supervised_runs import weighted
 from test_teacher_runs import taught
+from test_turn_runs import WARM
+from test_turn_runs import recipe as calling
 
 from jaxrl_reason import trees
 from jaxrl_reason.run import train
@@ -19,21 +21,35 @@ from jaxrl_reason.run import train
 __all__ = ['pairs']
 pytestmark = pytest.mark.one_device
 
-COMPARED = 'train/loss', 'train/grad_norm', 'train/reward_mean'
+COMPARED = (
+  'train/loss',
+  'train/grad_norm',
+  'train/reward_mean',
+  'train/preference_margin',
+  'train/demos/found',
+  'train/probe/loss',
+  'train/teacher_kl',
+)
 PROMPT = {
   'rl.teacher.prompt_len': 24,
   'rl.teacher.prompt': '{solution} {answer}={prompt}',
 }
 
 
-def kto(folder, pairs):
-  own = {'preference.loss': 'kto', 'preference.beta': 0.5}
-  return preferring(pairs, **own, **{'preference.steps': 4})
+def preferred_by(loss):
+  """Returns a maker of a stage of preferences with this loss."""
+
+  def make(folder, pairs):
+    own = {'preference.loss': loss, 'preference.beta': 0.5}
+    return preferring(pairs, **own, **{'preference.steps': 4})
+
+  make.__name__ = loss
+  return make
 
 
 def rewarded(folder, pairs):
-  """A majority of a group, noise by row, hidden states of a group, and a
-  verifier behind a stated confidence, in one reward.
+  """Rewards by probability, by group, at random and by hidden states, and a
+  verifier behind a stated confidence.
   """
   c = recipe(**{'rl.samples': 4, 'rl.steps': 4, 'rl.optimizer.lr': 1e-2})
   c.rl.rewards = dict(
@@ -41,7 +57,18 @@ def rewarded(folder, pairs):
     coin=dict(reward='random', kwargs=dict(p=0.5)),
     far=dict(reward='novelty_volume', weight=0.3),
     sure=dict(reward='brier'),
+    certain=dict(reward='self_certainty', weight=0.3),
+    even=dict(reward='neg_entropy', weight=0.3),
+    wrong=dict(reward='wrong_label'),
+    form=dict(reward='format'),
   )
+  return c
+
+
+def weighted_by_a_probe(folder, pairs):
+  own = {'rl.probe.rate': 2.0, 'rl.probe.token_weight': 0.5}
+  c = recipe(**own, **{'rl.samples': 4, 'rl.steps': 4})
+  c.rl.rewards = dict(coin=dict(reward='random', kwargs=dict(p=0.5)))
   return c
 
 
@@ -79,6 +106,27 @@ def with_solutions(folder, pairs):
   return recipe(**own, **{'rl.optimizer.lr': 1e-2})
 
 
+def with_explanations(folder, pairs):
+  """Samples explanations, of which some are correct after the sft stage."""
+  own = {'rl.algorithm': 'luffy', 'rl.demos': 1, 'rl.demos_when': 'failed'}
+  own |= {'rl.demos_prompt': '{answer}{prompt}', 'rl.steps': 4}
+  return recipe(**own, **{'stages': ('sft', 'rl'), 'sft.steps': 40})
+
+
+def told_observations(folder, pairs):
+  """Only observations make the teacher's prompt differ from the policy's. After
+  a supervised stage some turns have one.
+  """
+  own = {'path': 'fused', 'steps_per_dispatch': 1, 'logprob_chunk': 6}
+  c = calling(**own, algorithm='gkd')
+  c.rl.teacher.update(weights='policy', prompt_len=30)
+  c.rl.teacher.prompt = '{prompt}{observations}'
+  c.stages, c.sft.rows, c.sft.steps = ('sft',), 64, WARM
+  train.run(c, folder / 'warm')
+  c.stages, c.init_from, c.log_every = ('rl',), str(folder / 'warm'), 1
+  return c
+
+
 def by_weights(folder, pairs):
   return weighted(folder, lambda text: [0.0] * (len(text) - 1) + [0.5])
 
@@ -90,16 +138,31 @@ def by_behaviour(folder, pairs):
   )
 
 
+# Metrics that show that the tested part has done something.
+ACTIVE = {
+  with_explanations: 'train/demos/found',
+  weighted_by_a_probe: 'train/probe/loss',
+  told_observations: 'train/teacher_kl',
+}
+
+
 @pytest.mark.parametrize(
   'make',
   [
-    kto,
+    preferred_by('kto'),
+    *(
+      pytest.param(preferred_by(loss), marks=pytest.mark.slow)
+      for loss in ('dpo', 'simpo')
+    ),
     rewarded,
+    weighted_by_a_probe,
     chained,
     distilled,
     rewarded_and_distilled,
     self_distilled,
     with_solutions,
+    with_explanations,
+    told_observations,
     by_weights,
     by_behaviour,
   ],
@@ -123,6 +186,8 @@ def test_eight_devices_and_a_resumed_run_are_alike(make, pairs, tmp_path):
     for where in (one, eight)
   ]
   assert len(both[0]) >= 3 and both[0][0]['train/grad_norm'] > 0
+  key = ACTIVE.get(make, 'train/grad_norm')
+  assert any(x.get(key, 0) > 1e-6 for x in both[0])
   for a, b in zip(*both, strict=True):
     for key in {*COMPARED} & a.keys():
       np.testing.assert_allclose(b[key], a[key], rtol=2e-3, atol=1e-5)
