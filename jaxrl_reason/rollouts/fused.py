@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import trees
 from jaxrl_reason.base import (
+  Metrics,
   Model,
   Prompts,
   Reward,
@@ -62,6 +63,14 @@ class Generation:
   chunks: Chunks | None = None
   tree: tree_lib.Tree | None = None
   by_role: bool = False
+
+  def metrics(self, rollout: Rollout) -> Metrics:
+    """Summarises what the rows of a rollout share, and how long they wait."""
+    if self.tree is not None:
+      return {'tree/shared': self.tree.shared(rollout)}
+    if self.turns is not None:
+      return {'turns/idle': turns_lib.idle(rollout, self.turns.most)}
+    return {}
 
 
 def key_of(root: jax.Array, step: jax.Array, use: str) -> jax.Array:
@@ -231,7 +240,9 @@ class FusedSource:
       memory, key = control[league_lib.NAME], key_of(root, step, 'league')
       weights = players = self.league.players(params, memory, key, n)
     rollout = complete(self.gen, weights, prompts, root, step, sampling, stop)
+    metrics = self.gen.metrics(rollout)
     if players is not None:
+      metrics |= league_lib.metrics(players, rollout, step)
       rollout = league_lib.of_policy(rollout, players['is_past'])
     noise = root, step, 'views'
     seen = self._see(params, control, prompts, rollout, noise)
@@ -240,15 +251,11 @@ class FusedSource:
       kept = {name: seen.views[name] for name in self.views.kept}
       rollout = rollout.replace(views=kept)
     found = Trajectories(prompts, rollout, reward)
-    if self.gen.tree is not None:
-      account = group_arrays.account(found)
-      metrics = {'tree/shared': self.gen.tree.shared(rollout)}
-      found = found.replace(account=account.replace(metrics=metrics))
-    if players is not None:
-      account = group_arrays.account(found)
-      account = league_lib.account(account, players['is_past'])
-      more = league_lib.metrics(players, rollout, step)
-      found = found.replace(account=account.replace(metrics=more))
+    if metrics:
+      account = group_arrays.account(found).replace(metrics=metrics)
+      if players is not None:
+        account = league_lib.account(account, players['is_past'])
+      found = found.replace(account=account)
     if self.demos:
       first = trees.take(rollout, slice(None, None, self.gen.n_samples))
       demo = with_demos(first, prompts, 1)

@@ -119,6 +119,23 @@ def rollout(play: Play, state: State, n_samples: int, version) -> Rollout:
   )
 
 
+def idle(rollout: Rollout, most: int) -> jax.Array:
+  """Computes the share of the decode steps of all rows, f32 [], in which the
+  row waits: for the other player of its game, for longer turns of other rows,
+  or because its episode has ended.
+
+  Args:
+    rollout: of episodes without forks; most: S, turns of an episode.
+  """
+  own = rollout.turn[..., None] == jnp.arange(1, most + 1)
+  drawn = jnp.sum(own & rollout.sampled[..., None], axis=1)  # [N,S]
+  # The first token of a turn is sampled without a decode step.
+  decoded = jnp.maximum(drawn - 1, 0)
+  steps = jnp.max(decoded, axis=0).sum()
+  waits = steps - jnp.mean(decoded.astype(jnp.float32), axis=0).sum()
+  return waits / jnp.maximum(steps, 1)
+
+
 def require_extend(
   model: Model, what: str = 'episodes of several turns'
 ) -> None:

@@ -18,6 +18,7 @@ from jaxrl_reason.envs import two_players
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.rollouts import fused, league, progress, turns
+from jaxrl_reason.rollouts.draw import NONE
 
 B, G, P, C, MOST = 4, 8, 4, 18, 7
 WORDS = [b'', b'', *[c.encode() for c in [*'0123456789>;', '1;', '2;']]]
@@ -226,6 +227,22 @@ def test_log_probs_equal_the_trainers_and_only_own_moves_are_trained_on():
   # Rows have no gap: only their ends are padding.
   there = turn[:, P:] > 0
   assert (there[:, :-1] >= there[:, 1:]).all()
+
+
+def test_idle_is_the_share_of_decoded_rows_that_wait():
+  """Half of the rows wait for the other player, and more for longer turns."""
+  model, params = small()
+  seen = []
+
+  def decode(params, tokens, cache, t, column):
+    jax.debug.callback(lambda t: seen.append(np.asarray(t) == NONE), t)
+    return model.decode(params, tokens, cache, t, column)
+
+  out = play(dataclasses.replace(model, decode=decode), params)
+  jax.effects_barrier()
+  waits = np.mean(seen)
+  assert 0.5 < waits < 1
+  assert float(turns.idle(out, MOST)) == pytest.approx(waits, abs=1e-6)
 
 
 def test_eight_devices_play_as_one_does():

@@ -85,6 +85,7 @@ def test_each_player_has_a_running_baseline(whole):
       own = [record['length'] for _, record in known[k]]
       assert row[f'{name}/length'] == pytest.approx(np.mean(own))
     assert row['train/gap_max'] < 1e-5
+    assert 0.5 <= row['train/turns/idle'] < 1  # one of two players moves
   assert abs(baseline).min() > 0
 
 
