@@ -9,7 +9,9 @@ truncated at the limit. There are 8 prompts of 32 tokens, and the vocabulary has
 512 tokens. The model is modified: it samples the stop token exactly when a row
 has its length. The first token of a row determines its length, so all modes of
 the sampler generate the same rows, which is checked. Useful tokens are those
-before the end of a row.
+before the end of a row. The table has the rows that a mode decodes at a time,
+and the useful tokens per decode step. Both are counted, so they do not depend
+on the machine.
 
 The last modes keep --batches batches in flight, in pieces of 2 prompts. Their
 seconds and tokens are those of --steps steps, measured when all batches are in
@@ -83,6 +85,16 @@ def with_lengths(model: Model, lengths: jax.Array) -> Model:
   )
 
 
+def counted(model: Model, rows: list[int]) -> Model:
+  """Returns the model whose decode steps append their numbers of rows."""
+
+  def decode(params, tokens, *rest):
+    jax.debug.callback(functools.partial(rows.append, len(tokens)))
+    return model.decode(params, tokens, *rest)
+
+  return dataclasses.replace(model, decode=decode)
+
+
 def modes(samples: int) -> dict[str, tuple[int, dict]]:
   """Returns name -> (stop token, arguments of `generate`)."""
   few = {f'{n} slots': n for n in (samples // 2, samples // 4, samples // 8)}
@@ -98,7 +110,9 @@ def modes(samples: int) -> dict[str, tuple[int, dict]]:
 
 
 def measure_flight(args, model, state, prompts, slots: int) -> tuple:
-  """Measures groups in flight: (name, wall s, CPU s, tokens/s)."""
+  """Measures groups in flight: (name, wall s, CPU s, tokens/s, rows, tokens per
+  decode step).
+  """
   gen = fused.Generation(model, args.samples, args.new, slots)
   plain = fused.FusedSource(gen, grpo_step.reward_fn)
   source = in_flight.InFlightSource(plain, args.batches, grpo_step.B // 2)
@@ -107,29 +121,52 @@ def measure_flight(args, model, state, prompts, slots: int) -> tuple:
   @functools.partial(jax.jit, donate_argnums=1)
   def steps(params, memory, first, n):
     def one(i, carry):
-      memory, tokens, idle = carry
+      memory, tokens, idle, columns = carry
       found = source(
         params, {in_flight.NAME: memory}, prompts, jax.random.key(2), i, *rest
       )
       account = found.account
       idle += account.metrics['in_flight/idle']
       tokens += found.rollout.length.sum()
-      return account.control[in_flight.NAME], tokens, idle
+      columns += account.metrics['in_flight/columns']
+      return account.control[in_flight.NAME], tokens, idle, columns
 
-    carry = memory, jnp.int32(0), jnp.float32(0)
+    carry = memory, jnp.int32(0), jnp.float32(0), jnp.int32(0)
     return jax.lax.fori_loop(first, first + n, one, carry)
 
   memory = jax.jit(source.memory)(state.params, prompts)
   warm = 3 * args.batches
-  memory, _, _ = steps(state.params, memory, 0, warm)
+  memory, *_ = steps(state.params, memory, 0, warm)
   jax.block_until_ready(memory)
   wall, cpu = time.perf_counter(), time.process_time()
-  _, tokens, idle = steps(state.params, memory, warm, args.steps)
+  memory, tokens, idle, columns = steps(state.params, memory, warm, args.steps)
   tokens = int(tokens)
   wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
   name = f'{args.batches} in flight, {slots} slots'
   print(f'{name}: {100 * idle / args.steps:.0f}% of the slots idle')
-  return name, wall, cpu, tokens / wall
+  rows = len(memory.slots.token)
+  return name, wall, cpu, tokens / wall, rows, tokens / int(columns)
+
+
+def sampled(args, model, state, prompts, stop: int, static: dict):
+  """Returns a function that samples the completions in one mode."""
+
+  @jax.jit
+  def generate(params, stop):
+    return sampler.generate(
+      model,
+      params,
+      prompts.tokens,
+      prompts.valid,
+      jax.random.key(2),
+      Sampling.make(),
+      stop,
+      n_samples=args.samples,
+      max_new=args.new,
+      **static,
+    )
+
+  return functools.partial(generate, state.params, jnp.array([stop]))
 
 
 def measure(args) -> list[tuple]:
@@ -139,34 +176,23 @@ def measure(args) -> list[tuple]:
   lengths = lengths_by_token(args.new / 4, args.new)
   model, want, table = with_lengths(learner.model, lengths), None, []
   for name, (stop, static) in modes(args.samples).items():
-    generate = jax.jit(
-      lambda params, stop, static=static: sampler.generate(
-        model,
-        params,
-        prompts.tokens,
-        prompts.valid,
-        jax.random.key(2),
-        Sampling.make(),
-        stop,
-        n_samples=args.samples,
-        max_new=args.new,
-        **static,
-      )
-    )
-
-    def run():
-      return generate(state.params, jnp.array([stop]))  # noqa: B023
-
+    run = sampled(args, model, state, prompts, stop, static)
     wall, cpu = grpo_step.timed(run, args.repeats)
-    tokens = np.asarray(run().tokens)
+    tokens, rows = np.asarray(run().tokens), []
+    jax.block_until_ready(
+      sampled(args, counted(model, rows), state, prompts, stop, static)()
+    )
+    jax.effects_barrier()
     n = np.asarray(lengths)[tokens[:, 0]]
     tokens = np.where(np.arange(args.new) < n[:, None], tokens, 0)
     want = tokens if want is None else want
     if not np.array_equal(tokens, want):
       raise RuntimeError(f'{name} and the plain loop sampled different tokens')
-    table.append((name, wall, cpu, n.sum() / wall))
+    total = n.sum()
+    each = max(rows), total / len(rows)
+    table.append((name, wall, cpu, total / wall, *each))
   print(f'mean length {n.mean():.0f}, longest {n.max()}, of {args.new}')
-  for slots in (4, 2, 1):
+  for slots in (n for n in (16, 8, 4, 2, 1) if n <= args.samples):
     table.append(measure_flight(args, model, state, prompts, slots))
   return table
 
@@ -188,12 +214,13 @@ def main():
   table = measure(args)
   print(
     f'{"mode":24} {"wall s":>8} {"CPU s":>8} {"tokens/s":>9} {"plain":>6} '
-    f'{"per CPU s":>9}'
+    f'{"per CPU s":>9} {"rows":>5} {"per step":>8}'
   )
-  for name, wall, cpu, rate in table:
-    ratio, each = rate / table[0][3], rate * wall / cpu
+  for name, wall, cpu, rate, rows, each in table:
+    ratio, per_cpu = rate / table[0][3], rate * wall / cpu
     print(
-      f'{name:24} {wall:8.3f} {cpu:8.3f} {rate:9.0f} {ratio:6.2f} {each:9.0f}'
+      f'{name:24} {wall:8.3f} {cpu:8.3f} {rate:9.0f} {ratio:6.2f} '
+      f'{per_cpu:9.0f} {rows:5d} {each:8.2f}'
     )
 
 
