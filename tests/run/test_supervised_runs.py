@@ -254,6 +254,7 @@ def test_one_eksft_token_in_ten_by_each_score():
 LOSSES = {
   'psft': {'sft.minibatches': 2, 'sft.clip_high': 0.05},
   'eksft': {'sft.left_out': 0.25},
+  'dft': {},
 }
 
 
