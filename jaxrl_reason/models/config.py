@@ -222,13 +222,6 @@ class Config:
     return (self.heads_of(stack),) * 2
 
   @functools.cached_property
-  def cached_numbers(self) -> tuple[tuple[int, int], ...]:
-    """Returns (heads, width) of all arrays that all layers store per token."""
-    return tuple(
-      pair for stack, _ in self.stack_of_layer for pair in self.cached(stack)
-    )
-
-  @functools.cached_property
   def prefill_sizes(self) -> dict[str, int]:
     """Returns {kind: size} of `prefill`: number of prompt widths (buckets), or
     columns computed at a time (chunks).

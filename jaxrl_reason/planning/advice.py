@@ -28,12 +28,13 @@ def lines(config: Run, facts: dict) -> list[str]:
       'model.remat=full or a larger fsdp axis leave room'
     )
   step = facts.get('step_seconds', 0)
+  parts = config.rl.parts if config.rl.path == 'host' else 1
   for p in (p for p in facts['phases'] if 'bound_by' in p):
     kind = 'rl' if p['phase'] in ('update', 'step') else p['phase']
     if kind in ('rl', *phases.SUPERVISED):
       section, share = config.training(kind), p['needs_gib'] / facts['hbm_gib']
       out += _room(p, section, config.model.remat, share, step)
-    out += _speed(p, config.rl.parts, step)
+    out += _speed(p, parts, step)
   return out
 
 

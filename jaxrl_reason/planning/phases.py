@@ -98,6 +98,11 @@ def of_a_step(names: Iterable[str]) -> list[str]:
   return [n for n in trained if n not in SUPERVISED] or trained[-1:]
 
 
+def of_rl(names: Iterable[str]) -> list[str]:
+  """Selects the phases of a step of RL, which depend on `rl.prompts`."""
+  return [n for n in of_a_step(names) if n not in SUPERVISED]
+
+
 def phases(parts: Prepared) -> list[Phase]:
   """Returns the programs of every stage, in the order of a run."""
   config, out = parts.config, []

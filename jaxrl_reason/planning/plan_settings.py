@@ -14,12 +14,16 @@ tried: to transfer a layer's products takes longer than to compute them again
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.config import Run
 from jaxrl_reason.config.training import Training
-from jaxrl_reason.models import remat
+from jaxrl_reason.models import cache, remat
 from jaxrl_reason.models.parts import layers
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.planning import phases
@@ -110,13 +114,21 @@ def counts(config: Run, key: str, shards: int) -> list[int]:
 
 
 def _cache(parts: Prepared) -> float:
-  """Counts the bytes of keys and values of all rows of a device."""
+  """Counts the bytes of keys and values of all rows of a device. A group's
+  samples share the keys of their prompt.
+  """
   config, shape, mesh = parts.config, parts.shape, parts.mesh
-  d = config.data
-  numbers = sum(heads * width for heads, width in shape.cached_numbers)
-  tokens = d.prompt_len / config.rl.samples + d.completion_len
-  kept = 2 * tokens * numbers / mesh.shape['tensor']
-  return _rows(config.rl, sharding.row_shards(mesh)) * kept
+  d, kept = config.data, 0.0
+  dtype = shape.dtype if shape.cache_dtype == 'model' else shape.cache_dtype
+  item = jnp.dtype(dtype).itemsize
+  scale = 4 * (dtype == 'int8')  # bytes per head and token
+  for (stack, _), window in zip(shape.stack_of_layer, shape.layer_windows):
+    prompt = cache.within(d.prompt_len, window) / config.rl.samples
+    tokens = prompt + cache.within(d.completion_len, window)
+    sizes = (n * (width * item + scale) for n, width in shape.cached(stack))
+    kept += tokens * sum(sizes)
+  rows = _rows(config.rl, sharding.row_shards(mesh))
+  return rows * kept / mesh.shape['tensor']
 
 
 def _activations(parts: Prepared) -> float:
@@ -156,17 +168,35 @@ def _least(
   return None
 
 
-def _room(hbm: int, parts: Prepared) -> tuple[float, float]:
-  """Estimates the bytes of a device left for (a cache, activations).
+def _room(hbm: float, parts: Prepared) -> tuple[float, float]:
+  """Computes the bytes of a device left for (a cache, activations) beside the
+  state: without the weights that decoding reads, and without the gradients.
 
   Args:
     hbm: bytes of a device's memory.
   """
   state = phases.phases(parts)[-1].state
-  room = ROOM * hbm - described.on_chip(state)
-  weights = 2 * trees.n_params(state.params) / parts.mesh.shape['tensor']
-  # Gradients, and their sum over micro-batches.
-  return room - weights, room - 2 * described.on_chip(state.params)
+  room = hbm - described.on_chip(state)
+  trained, _ = trees.split(state.params, parts.config.trained_paths)
+  return room - _gathered(parts), room - described.on_chip(trained)
+
+
+def _gathered(parts: Prepared) -> int:
+  """Counts the bytes of a device that `decoding.decode_params` adds: weights
+  that it casts or gathers. It does neither with experts in the compute dtype,
+  and does not cast int8 weights.
+  """
+  specs, mesh = parts.model.specs, parts.mesh
+
+  def added(spec, own, read) -> int:
+    dtype = 'int8' if spec.dtype == 'int8' else parts.shape.dtype
+    shape = read.shard_shape(spec.shape)
+    same = dtype == spec.dtype and shape == own.shard_shape(spec.shape)
+    return 0 if same else math.prod(shape) * jnp.dtype(dtype).itemsize
+
+  rules = sharding.TRAIN_RULES, sharding.DECODE_RULES
+  where = (sharding.shardings(specs, mesh, r) for r in rules)
+  return sum(jax.tree.leaves(jax.tree.map(added, specs, *where)))
 
 
 def _trained(planner, found: Found, end=0, **changes) -> Found | None:
@@ -177,7 +207,7 @@ def _trained(planner, found: Found, end=0, **changes) -> Found | None:
   found = Found(config, found.phases)
   parts, name = planner.parts(config), config.stages[-1]
   phase = asked(planner.only, name, config.rl.path)[-1]
-  _, room = _room(planner.machine.chip.hbm, parts)
+  _, room = _room(ROOM * planner.machine.chip.hbm, parts)
   planner.say(f'model.remat={config.model.remat}')
   how = dict(need=_activations(parts), room=room, end=end)
   if config.model.remat != POLICIES[-1]:
@@ -195,11 +225,14 @@ def fitting(planner, config: Run) -> Found | None:
   made, name = Found(config, {}), config.stages[-1]
   names = asked(planner.only, name, config.rl.path)
   parts = planner.parts(config)
-  of_cache, of_update = _room(planner.machine.chip.hbm, parts)
-  left = of_cache if names == ['generate'] else min(of_cache, of_update)
-  if left < 0:  # weights and optimizer state alone do not fit
+  has = planner.machine.chip.hbm
+  of_cache, of_update = _room(has, parts)
+  left = [of_cache] * (names[0] in ('generate', 'step'))
+  left += [of_update] * (names != ['generate'])
+  if min(left) < 0:  # the memory that all settings need does not fit
     return None
   if 'generate' in names:
+    of_cache, _ = _room(ROOM * has, parts)
     how = dict(need=_cache(parts), room=of_cache)
     made = _least(planner, made, 'rl__parts', 'generate', **how)
   if names == ['generate'] or made is None:

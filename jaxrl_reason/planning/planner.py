@@ -177,7 +177,7 @@ class Planner:
     Args:
       facts: of the plan; only its phases are tried.
     """
-    wanted = phases.of_a_step(p['phase'] for p in facts['phases'])
+    wanted = phases.of_rl(p['phase'] for p in facts['phases'])
     inside = [p for p in facts['phases'] if p['phase'] in wanted]
     start, room = facts['prompts'], self.machine.chip.hbm
 
@@ -362,7 +362,7 @@ def run(
     return ranking(found), {'meshes': found, 'fits': 'why' not in found[0]}
   facts = planner.plan()
   facts['advice'] = advice.lines(config, facts)
-  steps = phases.of_a_step(p['phase'] for p in facts['phases'])
+  steps = phases.of_rl(p['phase'] for p in facts['phases'])
   text = plan_table.table(facts)
   if largest and facts['prompts'] and steps:
     show(text)

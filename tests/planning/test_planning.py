@@ -537,9 +537,12 @@ def test_tries_of_batches_divide_over_both_meshes(monkeypatch):
   assert found == 28  # 31 have room
 
 
-@pytest.mark.parametrize('largest', [True, False])
+@pytest.mark.parametrize(
+  'largest, phase, searches',
+  [(True, 'step', 1), (False, 'step', 0), (True, 'sft', 0)],
+)
 def test_the_table_is_printed_before_the_search_for_a_batch(
-  largest, monkeypatch
+  largest, phase, searches, monkeypatch
 ):
   printed = []
 
@@ -548,7 +551,7 @@ def test_the_table_is_printed_before_the_search_for_a_batch(
       """Compiles nothing."""
 
     def plan(self):
-      return {'prompts': 8, 'phases': [{'phase': 'step'}]}
+      return {'prompts': 8, 'phases': [{'phase': phase}]}
 
     def largest(self, facts):
       printed.append('searched')
@@ -559,7 +562,7 @@ def test_the_table_is_printed_before_the_search_for_a_batch(
   monkeypatch.setattr(plan.advice, 'lines', lambda config, facts: [])
   given = dict(say=printed.append, show=printed.append, search=False)
   text, _ = plan.run(tiny(), 'v5e:1x1', largest=largest, **given)
-  if largest:
+  if searches:
     assert text == 'largest batch that fits: 64 prompts (the recipe has 8)'
     assert [printed[0], printed[-1]] == ['table', 'searched']
   else:
@@ -617,8 +620,11 @@ def test_advice_depends_on_the_bound_of_a_phase():
   assert '97% of HBM' in line
   reads = {'phase': 'generate', 'needs_gib': 9.0, 'bound_by': 'memory'}
   reads |= {'seconds_by_bound': {'memory': 2.0, 'compute': 0.2}}
-  for parts, want in ((1, 'more prompts cost'), (4, 'at most 1.5 s less')):
-    config = tiny(rl__parts=parts)
+  more, fewer = 'more prompts cost', 'at most 1.5 s less'
+  for path, parts, want in (
+    ('host', 1, more), ('host', 4, fewer), ('fused', 4, more),
+  ):  # fmt: skip
+    config = tiny(rl__path=path, rl__parts=parts)
     (line,) = advice.lines(config, facts | {'phases': [reads]})
     assert want in line
 

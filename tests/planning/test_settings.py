@@ -2,10 +2,13 @@
 the compiler.
 """
 
+import dataclasses
+import math
+
 import pytest
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.planning import abstract, roofline
 from jaxrl_reason.planning import plan_settings as settings
 from jaxrl_reason.planning.described_model import DoesNotFit
@@ -26,6 +29,7 @@ class Planner:
     self.only, self.tried = tuple(only), []
     self.hbm, self.gather, self.shared = hbm, gather, shared
     chip = chips.CHIPS['v5e']
+    chip = dataclasses.replace(chip, hbm=int(hbm * chips.GIB))
     self.machine = roofline.Machine(chip, (2, 4))
     self.said = []
     self.say = self.said.append
@@ -188,3 +192,66 @@ def test_other_phases_are_compiled_with_the_settings_that_are_faster(recipe):
     settings.completed(planner, first)
   planner.only = 'generate', 'update'
   assert set(settings.completed(planner, first).phases) == set(planner.only)
+
+
+WIDE = {'model.width': 256, 'model.mlp': 1024, 'model.layers': 2}
+MOE = {'model.experts': 16, 'model.experts_per_token': 2, 'model.mlp': 256}
+LORA = {'lora.rank': 4, 'frozen_dtype': 'bfloat16', 'model.dtype': 'bfloat16'}
+
+
+@pytest.mark.parametrize(
+  'changes, mesh, only, needs',
+  [
+    # Weights, two moments and gradients in float32, all on every device.
+    ({}, (8, 1, 1), '', lambda n, moe, lora: 16 * n),
+    # Frozen weights have no gradient, and decoding reads them as they are.
+    (LORA, (8, 1, 1), '', lambda n, moe, lora: 2 * n + 16 * lora),
+    # Decoding gathers weights, but no experts.
+    (
+      MOE | {'model.dtype': 'bfloat16'},
+      (1, 8, 1),
+      'generate',
+      lambda n, moe, lora: (12 * n + 2 * moe) / 8 + 2 * (n - moe),
+    ),
+    # A supervised stage does not decode.
+    ({'stages': ('sft',)}, (1, 8, 1), '', lambda n, moe, lora: 16 * n / 8),
+  ],
+)
+def test_only_meshes_that_no_setting_fits_are_refused(
+  recipe, changes, mesh, only, needs
+):
+  recipe.rl.loss.kl_coef = 0.0  # without a reference
+  config = config_lib.read(recipe).changed(WIDE | changes)
+  specs = trees.flatten(Planner(config).parts(config).model.specs)
+  sizes = {k: math.prod(s.shape) for k, s in specs.items()}
+  lora = sum(n for k, n in sizes.items() if k.startswith('lora/'))
+  moe = sum(n for k, n in sizes.items() if 'expert' in specs[k].axes)
+  least = needs(sum(sizes.values()) - lora, moe, lora) / chips.GIB
+  for share, refused in ((0.97, True), (1.03, False)):
+    planner = Planner(config, hbm=share * least, only=(only,) * bool(only))
+    planner.facts_of = lambda parts, names: [dict(fits=True)]
+    made = settings.fitting(planner, settings.lean(config, mesh))
+    assert (made is None) == refused
+
+
+@pytest.mark.parametrize(
+  'changes, columns, width',
+  [
+    # Of 8 prompt columns the 8 samples of a problem share the keys.
+    ({}, 8 / 8 + 24, 32 * 4),
+    ({'dtype': 'bfloat16'}, 8 / 8 + 24, 32 * 2),
+    ({'windows': (4, -4)}, 4 / 8 + 4, 32 * 4),
+    ({'cache_dtype': 'int8'}, 8 / 8 + 24, 32 + 4),
+  ],
+)
+def test_the_first_number_of_parts_is_that_of_the_stored_keys(
+  recipe, changes, columns, width
+):
+  sizes = {'model.layers': 2, 'model.kv_heads': 2, 'model.head_dim': 32}
+  sizes |= {'data.prompt_len': 8, 'data.completion_len': 24}
+  config = config_lib.read(recipe).changed(sizes, mesh=(1, 8, 1))
+  parts = Planner(config).parts(config)
+  shape = dataclasses.replace(parts.shape, **changes)
+  parts = parts._replace(shape=shape)
+  # 64 rows of a device, 2 layers, keys and values of 2 heads.
+  assert settings._cache(parts) == 64 * columns * 2 * 2 * 2 * width
