@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 # Errors with a remedy in their message: shown without a traceback.
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
 CHANGE = re.compile(r'--config\.(.*)', re.S)
-HOME = re.compile(r'(--\w+=)(~/.*)', re.S)  # a shell leaves this ~ as it is
+HOME = re.compile(
+  r'(--\w+=)(~(?:/.*)?)', re.S
+)  # a shell leaves this ~ as it is
 EXAMPLE = re.compile(r'\bjaxrl (?=[a-z])')  # of a command, in its docstring
 # A run saves and stops at these.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

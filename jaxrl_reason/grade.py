@@ -54,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   with command.one_line(grading.GradeError, PoolError):
     limits = {key: getattr(a, key) for key in ARGUMENTS}
     ranges.check(limits, ARGUMENTS, '--')
-    command.input_files({'--file': a.file})
     command.local_files({'--out': out})
+    command.input_files({'--file': a.file})
     grading.run(a.file, out, a.reward, keys, **limits)
 
 

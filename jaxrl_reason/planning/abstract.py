@@ -116,9 +116,13 @@ def shapes(
   problems, tokenizer = _texts(config.data, config.seed)
   kinds = [k for k in config.stages if k in preference_pairs.KINDS]
   pair = dict.fromkeys(preference_pairs.FIELDS, '')
+  spelled = (t.decode('utf-8', 'replace') for t in tokenizer.token_bytes())
+  mark = next(t for t in spelled if t.strip() and '\ufffd' not in t)
   for c in (config[k] for k in kinds):
     row = step_labels.BLANK if c.labels else pair
-    problems.pairs[preference_pairs.name_of(c, config.data)] = [row]
+    # Of two problems, as KTO needs.
+    rows = [row, row | {'prompt': mark}]
+    problems.pairs[preference_pairs.name_of(c, config.data)] = rows
   if 'sft' in config.stages and (path := config.sft.teacher):
     name = preference_pairs.name_of(config.sft, config.data)
     problems.pairs[name] = [teacher_answers.blank(path)]

@@ -206,8 +206,11 @@ def _of_rows(parts: Prepared, name: str, k: int) -> tuple[tuple, int, float]:
   """
   c = parts.config[name]
   learner, layout = _learner(parts, name)
-  own, *_ = supervised_data.examples(c, parts.config.data, parts)
-  examples, encode = own
+  # The two pairs of a plan cannot be divided.
+  whole = c.changed({'heldout': 0}) if getattr(c, 'heldout', 0) else c
+  ((examples, encode),) = supervised_data.examples(
+    whole, parts.config.data, parts
+  )
   row = encode(0, examples[0])
   rows = _lay(_stacked(row, k, c.rows), sharding.row_sharding(parts.mesh, 1))
   state, costs = state_of(layout), Costs(parts)

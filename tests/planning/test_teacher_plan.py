@@ -126,6 +126,15 @@ def test_stages_of_pairs_are_counted(alone):
   assert bytes_of == pytest.approx(4 * (4 * n + 3 * 128), rel=1e-3)
 
 
+def test_the_third_block_of_kto_is_counted():
+  own = {'stages': ('preference',), 'preference__pairs': 'none.jsonl'}
+  one, more = (
+    planned(**own | {'preference__loss': loss})['preference'].flops
+    for loss in ('dpo', 'kto')
+  )
+  assert more == pytest.approx(1.5 * one)
+
+
 @pytest.mark.parametrize(
   'kind, passes', [('preference', 2), ('reward_model', 1)]
 )

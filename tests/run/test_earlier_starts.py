@@ -7,7 +7,7 @@ import pytest
 import tiny_recipe
 from etils import epath
 
-from jaxrl_reason import command, main
+from jaxrl_reason import grade, main
 from jaxrl_reason.checkpoints import emergency, files, manager, pretrained
 from jaxrl_reason.data import problems
 from jaxrl_reason.run import train
@@ -150,7 +150,7 @@ def test_fresh_moves_the_files_of_a_run(tmp_path, mark):
 
 @pytest.mark.parametrize('name', ['~', '~/runs/a'])
 def test_a_tilde_is_the_home(tmp_path, monkeypatch, name):
-  """Workdirs, exported models, emergency checkpoints, and folders of flags."""
+  """Workdirs, exported models, emergency checkpoints, and all flags."""
   home = tmp_path / 'home'
   monkeypatch.setenv('HOME', str(home))
   monkeypatch.setenv('JOB', name)
@@ -162,8 +162,8 @@ def test_a_tilde_is_the_home(tmp_path, monkeypatch, name):
     pass
   assert (want / 'out').is_dir()
   assert emergency._made('$JOB').parent == want
-  for folder in (command.folder, command.local_folder):
-    assert os.path.abspath(folder('--out', name)) == str(want)
+  given = [f'--file={name}', '--reward=x']
+  assert os.path.abspath(grade.parser().parse(given).file) == str(want)
   assert [p.name for p in tmp_path.iterdir()] == ['home']
 
 

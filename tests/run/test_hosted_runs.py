@@ -178,7 +178,7 @@ def test_a_resumed_run_is_identical(whole, tmp_path):
     ),
     (
       {'turns.env': 'tools', 'turns.tools': {'s': {'tool': 'a', 'args': 5}}},
-      "'tool': 'a'}: must be {'tool'",
+      "'args': 5}: must be {'tool'",
     ),
     (
       {'turns.env': 'tools', 'turns.tools': {'s': {'tool': 'seek'}}},

@@ -385,7 +385,7 @@ def test_each_stage_keeps_the_pairs_that_fit_it(tmp_path):
   }
   parts = prepare.prepare(c, tmp_path / 'run')
   long, short = [
-    supervised_data.examples(p.config.preference, p.config.data, parts)[0]
+    supervised_data.examples(p.config.preference, p.config.data, parts)[0][0]
     for p in stage_list.each(parts.config)
   ]
   assert [len(long), len(short)] == [2, 1]
