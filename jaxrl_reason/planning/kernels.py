@@ -24,8 +24,8 @@ def stated(op: hlo.Op, what: str) -> float | None:
 def flops(ops: dict, op: hlo.Op, experts: int) -> float:
   """Counts the FLOPs of one call; 0 for unknown kernels.
 
-  Attention counts half of the scores of a grid of all blocks, which is causal,
-  and all of a narrower grid, which has a sliding window. A device with some of
+  Attention counts the causal scores of a grid of all blocks, and all of a
+  narrower grid, which has a sliding window. A device with some of
   the experts receives the uses of all experts and skips those of others; with
   balanced routing its share remains.
   """
@@ -46,10 +46,11 @@ def flops(ops: dict, op: hlo.Op, experts: int) -> float:
 def _share(grid: tuple[int, ...], t: int, s: int, by_keys: bool) -> float:
   """Returns the share of scores [t,s] that a grid (1, blocks of queries, of
   keys) computes. The complete one of the two axes gives the length of a block.
+  The queries are the last t of the s tokens.
   """
   _, n_q, n_k = grid
   share = n_q * (s // n_k) / t if by_keys else n_k * (t // n_q) / s
-  return 0.5 if share >= 1 else share
+  return 1 - t / (2 * s) if share >= 1 else share
 
 
 def _ragged(

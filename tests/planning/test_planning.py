@@ -923,6 +923,9 @@ ENTRY %e (a: s32[1,5,5], q: bf16[2,4,640,64], k: bf16[2,1,640,64]) -> f32[] {
   %splash_mha_fwd_segmented.1 = (f32[2,128,64]{2,1,0}) custom-call(%a, %a, %q, %k, %k), custom_call_target="tpu_custom_call"
   %splash_mha_dq_segmented.1 = (f32[2,128,64]{2,1,0}) custom-call(%b, %b, %q, %k, %k), custom_call_target="tpu_custom_call"
   %splash_mha_dkv_segmented.1 = (f32[2,128,64]{2,1,0}) custom-call(%c, %c, %q, %k, %k), custom_call_target="tpu_custom_call"
+  %a2 = s32[1,2,5]{2,1,0} parameter(9)
+  %q2 = bf16[2,4,256,64]{3,2,1,0} parameter(10)
+  %splash_mha_fwd_segmented.3 = (f32[2,128,64]{2,1,0}) custom-call(%a2, %a2, %q2, %k, %k), custom_call_target="tpu_custom_call"
   %splash_mha_fwd_segmented.2 = (f32[2,128,64]{2,1,0}) custom-call(%a, %a, %q1, %k1, %k1), custom_call_target="tpu_custom_call"
   %ragged-dot-none.1 = bf16[2560,128]{1,0} custom-call(%x, %w), custom_call_target="tpu_custom_call"
   %cached_attention.1 = f32[8,640,64]{2,1,0} custom-call(%q1, %k1), custom_call_target="tpu_custom_call", backend_config={"custom_call_config":{"cost_estimate":{"flops":"700","transcendentals":"5","bytes_accessed":"900"}}}
@@ -933,7 +936,7 @@ ENTRY %e (a: s32[1,5,5], q: bf16[2,4,640,64], k: bf16[2,1,640,64]) -> f32[] {
 
 @pytest.mark.parametrize('experts, share', [(0, 1), (8, 1), (64, 1 / 8)])
 def test_kernels_called_by_name_are_counted(experts, share):
-  """Kernels are counted by their shapes: half of the scores of a causal grid,
+  """Kernels are counted by their shapes: the causal scores of a whole grid,
   the blocks of a window, the rows of one of 8 experts. One kernel has its own
   cost estimate.
   """
@@ -942,6 +945,8 @@ def test_kernels_called_by_name_are_counted(experts, share):
   want = {
     'splash_mha_fwd_segmented.1': 2 * scores / 2,
     'splash_mha_fwd_segmented.2': 2 * scores / 2,
+    # The last 256 of 640 tokens see 384 and half of their own.
+    'splash_mha_fwd_segmented.3': 2 * scores * 256 * (384 + 128) / 640**2,
     'splash_mha_dq_segmented.1': 3 * scores * 2 / 5,
     'splash_mha_dkv_segmented.1': 4 * scores * 2 / 5,
     'ragged-dot-none.1': 2 * 2560 * 256 * 128 * share,
