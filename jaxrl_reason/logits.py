@@ -260,12 +260,12 @@ def _floor(logits: jax.Array, s: Filters, sums: Sums) -> jax.Array:
   def none(x):
     return jnp.full(x.shape[:-1], -jnp.inf)
 
-  # Reading a vocabulary 60 times costs more than the rest of a decode step;
-  # skip it at run time if every filter is neutral. The branches return only a
-  # number per row, because XLA copies the results of branches.
+  # Reading a vocabulary 60 times costs more than the rest of a decode step, so
+  # neutral filters are skipped. XLA copies results of branches: one per row.
   active = (s.top_k > 0) | (s.top_p < 1) | (s.min_p > 0)
   logits = jax.lax.stop_gradient(logits)
-  floor = jax.lax.cond(active, least, none, logits)
+  with jax.named_scope('branches_1_0'):  # `trees.branches`: none in plans
+    floor = jax.lax.cond(active, least, none, logits)
   # The compiler may compute the logits again with another rounding; the logits
   # of a sum of models could then be below their own bound. Tokens within 1e-5
   # of the least kept logit are therefore kept.

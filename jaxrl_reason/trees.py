@@ -56,6 +56,14 @@ def at_most(name: str, trips: int):
   return jax.named_scope(f'{name}_at_most_{trips}')
 
 
+def branches(counts: Sequence[int]):
+  """Names the conditional traced inside this context, and records how often
+  each of its branches runs (of `jax.lax.cond`: false, then true). A plan of the
+  compiled program reads it (`planning.hlo.shares`).
+  """
+  return jax.named_scope('_'.join(['branches', *map(str, counts)]))
+
+
 def where_due(due: jax.Array, f: Callable[[Any], Any], state: Any) -> Any:
   """Returns f(state) if `due`, a bool [], and the state otherwise, by a loop of
   at most one iteration. XLA's conditional copies the results of its branches,

@@ -8,8 +8,8 @@ FLOPs are those of matrix products (2 per multiply and add; the TPU compiler
 writes them as convolutions), in the time of bfloat16 products: on a chip that
 multiplies int8 numbers twice as fast, half of theirs count. Bytes are what
 operations read and write in HBM, slices counted as such; on-chip memory is
-free. Of a conditional, the cheaper branch counts, because neutral filters of
-the sampler are skipped.
+free. The branches of a conditional count by their shares (`hlo.shares`), else
+the dearest: a step with rows of full length takes it.
 """
 
 import collections
@@ -74,13 +74,14 @@ class Event:
   Attributes:
     flops, bytes: its own; exchanges not counted.
     exchanges: by channel, those that it begins, continues or ends.
-    loop: (trips, cost of the body).
+    loop: (trips, cost of the body); a branch of a conditional has the share of
+      its runs as trips.
   """
 
   flops: float = 0.0
   bytes: float = 0.0
   exchanges: dict[str, Collective] = dataclasses.field(default_factory=dict)
-  loop: tuple[int, 'Cost'] | None = None
+  loop: tuple[float, 'Cost'] | None = None
 
 
 @dataclasses.dataclass
@@ -201,14 +202,24 @@ class _Reader:
         cost.loops.append(loop)
         cost.events.append(Event(loop=loop))
       elif op.kind == 'conditional':
-        ways = [self.computation(c) for c in op.called]
-        cost.add(min(ways, key=lambda c: c.total().bytes))
+        cost.add(self._conditional(op))
       elif op.kind == 'call':
         cost.add(self.computation(op.called[0]))
       else:
         if op.kind in ('copy', 'copy-start') and op.shapes[0].hbm:
           cost.copies[op.shapes[0].bytes] += 1
         cost.add(self._alone(ops, op, seen))
+    return cost
+
+  def _conditional(self, op: hlo.Op) -> Cost:
+    ways, cost = [self.computation(c) for c in op.called], Cost()
+    shares = hlo.shares(op)
+    if not shares:
+      return max(ways, key=lambda c: c.total().bytes)
+    for loop in zip(shares, ways):  # a share of an iteration
+      if loop[0]:
+        cost.loops.append(loop)
+        cost.events.append(Event(loop=loop))
     return cost
 
   def _alone(self, ops, op, seen: dict) -> Cost:

@@ -35,6 +35,8 @@ _SHAPE = re.compile(r'\b([a-z]+\d*\w*)\[([\d,]*)\](?:\{([^}]*)\})?')
 _NAME = re.compile(r'%([\w.\-]+)')
 # The name of a loop that was traced inside `trees.at_most`.
 _AT_MOST = re.compile(r'(\w+)_at_most_(\d+)\)?/while"')
+# The counts of a conditional that was traced inside `trees.branches`.
+_BRANCHES = re.compile(r'branches((?:_\d+)+)\)*/cond"')
 _CALLED = re.compile(
   r'(?:calls|to_apply|body|condition|true_computation|false_computation)='
   r'%?([\w.\-]+)|(?:branch_computations|called_computations)=\{([^}]*)\}'
@@ -180,6 +182,19 @@ def named(op: Op) -> tuple[str, int] | None:
   """
   found = _AT_MOST.search(op.attrs)
   return found and (found[1], int(found[2]))
+
+
+def shares(op: Op) -> tuple[float, ...]:
+  """Returns the share of runs of each branch of a conditional, in the order of
+  `called`; () if the program does not have them (`trees.branches`).
+  """
+  found = _BRANCHES.search(op.attrs)
+  counts = [int(n) for n in found[1].split('_')[1:]] if found else []
+  if len(counts) != len(op.called) or not sum(counts):
+    return ()
+  if 'true_computation=' in op.attrs:  # comes before the false one
+    counts.reverse()
+  return tuple(n / sum(counts) for n in counts)
 
 
 def trips(module: Module, op: Op) -> int:

@@ -332,7 +332,7 @@ def _exchanges(each: list[dict]) -> list[str]:
         p['phase'],
         c['kind'],
         c['axis'],
-        c['times'],
+        round(c['times']),
         human(c['bytes']),
         human(c['largest']),
       )

@@ -31,7 +31,7 @@ FREE = frozenset(
 ENOUGH = 1.1  # times of one seed that still count as the time of one seed
 
 
-def starts(module: hlo.Module, name: str = '') -> int:
+def starts(module: hlo.Module, name: str = '') -> float:
   """Counts the operations that a device starts, with iterations of loops."""
   total = 0
   for op in module.computations[name or module.entry].values():
@@ -40,7 +40,9 @@ def starts(module: hlo.Module, name: str = '') -> int:
       each = sum(starts(module, computation) for computation in inside)
       total += hlo.trips(module, op) * each
     elif op.kind == 'conditional':
-      total += min(starts(module, computation) for computation in op.called)
+      ways = [starts(module, computation) for computation in op.called]
+      shares = hlo.shares(op)
+      total += sum(map(operator.mul, shares, ways)) if shares else max(ways)
     elif op.kind == 'call':
       total += starts(module, op.called[0])
     else:

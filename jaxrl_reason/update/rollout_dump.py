@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Batch, Metrics
 from jaxrl_reason.parts import Part, Step
 from jaxrl_reason.update import scoring, trained_rows
@@ -52,7 +52,8 @@ class RolloutDump(Part):
       return jax.tree.map(jnp.zeros_like, jax.eval_shape(arrays))
 
     due = (step.state.step + 1) % self.every == 0
-    found = jax.lax.cond(due, arrays, zeros)
+    with trees.branches((self.every - 1, 1)):
+      found = jax.lax.cond(due, arrays, zeros)
     # Replicated, because process 0 writes them.
     return memory, step, {'rollouts': jax.tree.map(sharding.everywhere, found)}
 

@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.models.parts import (
   blocked,
   exact_attention,
@@ -332,12 +332,14 @@ def make(
     attend = _exact(rows, windows, start, **how)
   else:
     attend = KERNELS[name](rows, windows, start, **how)
+  counts = tuple(map(c.layer_windows.count, windows))
   more = rows.segments.shape[1] > c.index_topk  # keys than an indexer chooses
 
   def on_shards(q, k, v, which, sinks=None, index=None):
     k, v = (_whole(x) for x in (k, v))
     if index is None or not more:
-      return attend(q, k, v, which, sinks)
+      with trees.branches(counts):
+        return attend(q, k, v, which, sinks)
     index = index.replace(keys=_whole(index.keys))
     return attend(q, k, v, which, sinks, index)
 
