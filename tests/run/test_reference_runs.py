@@ -141,7 +141,7 @@ def test_the_command_takes_the_reward_by_name(env, tmp_path):
 @pytest.mark.parametrize(
   'flat, message',
   [
-    ({'rl.path': 'host'}, "'reference_gain' reads reference, direct, which"),
+    ({'rl.path': 'host'}, "'reference_mean_prob' reads reference, which"),
     (
       {'rl.turns.env': 'calculator', 'data.tokenizer': 'byte'},
       'not for episodes of rl.turns.env=',

@@ -75,7 +75,7 @@ def batch_and_learner(path, workdir, **flat):
   c = student(path, **flat)
   parts = prepare.prepare(c, epath.Path(workdir))
   run = config_lib.read(c)
-  answers, encode = supervised_data.examples(run.sft, run.data, parts)
+  ((answers, encode),) = supervised_data.examples(run.sft, run.data, parts)
   found = trees.stacked([encode(i, answers[i]) for i in range(8)])
   batch = programs.supervised_batch(jax.tree.map(jnp.asarray, found))
   return batch, learners.learner(run, parts.model, 'sft'), parts
@@ -130,7 +130,7 @@ def test_a_stage_learns_from_answers_of_the_least_score(top, tmp_path):
     c = student(path, **{'sft.loss': 'sft', 'sft.least_score': least})
     parts = prepare.prepare(c, tmp_path / f'{least}')
     run = config_lib.read(c)
-    found, encode = supervised_data.examples(run.sft, run.data, parts)
+    ((found, encode),) = supervised_data.examples(run.sft, run.data, parts)
     want = [row for row in lines if row['verdict']['score'] >= least]
     assert 0 < len(found) == len(want) < len(lines)
     for i, row in enumerate(want):
