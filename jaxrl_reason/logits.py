@@ -104,8 +104,9 @@ class Automaton:
 
   def refused(self, state: jax.Array, vocab: int) -> jax.Array:
     """Marks the tokens that states [...] refuse, bool [...,V]."""
-    room = (0, 0), (0, vocab - self.after.shape[1])
-    return jnp.pad(self.after == REFUSED, room, constant_values=True)[state]
+    out = self.after[state] == REFUSED  # not of all states at every token
+    room = [(0, 0)] * state.ndim + [(0, vocab - out.shape[-1])]
+    return jnp.pad(out, room, constant_values=True)
 
   def next(self, state: jax.Array, token: jax.Array) -> jax.Array:
     """Returns the states [...] after tokens [...]."""
@@ -322,8 +323,7 @@ def shaped(
   if s.filters is None:
     return logits
   floor = _floor(logits, s.filters, sums or SUMS)
-  # False for NaN, which must not be hidden.
-  return without(logits < floor[..., None])
+  return without(logits < floor[..., None])  # false for NaN, which must show
 
 
 def token_logp(
