@@ -264,7 +264,7 @@ class Emergency:
     self._last = step
 
     def work():
-      self._forget(done, before)
+      self._forget(done, before, step)
       self._write(step, record, held)
       self.told = {'perf/emergency_s': time.monotonic() - begun}
 
@@ -296,21 +296,22 @@ class Emergency:
       self._others.put(peer, f'{home.name}/{name}')
     self._done = step
 
-  def _forget(self, done: int, before: int) -> None:
+  def _forget(self, done: int, before: int, step: int) -> None:
     """Removes the files that no start would use.
 
-    Two sets stay: the newest finished set, and the last set that was begun,
-    which may be incomplete. So the folder does not grow while a disk is full.
+    Three sets stay: the newest finished set, the last set that was begun, which
+    may be incomplete, and this one, of which a faster process may have sent its
+    copy already. So the folder does not grow while a disk is full.
 
     Args:
       done: step of the finished set; -1: there is none.
-      before: step of the last set.
+      before: step of the last set. step: of the set that is being written.
     """
     if done >= 0:
       for start in self._valid:
         shutil.rmtree(self._home(start), ignore_errors=True)
     for path in _files(self._home(self._start)):
-      if _step(path) not in (done, before):
+      if _step(path) not in (done, before, step):
         path.unlink(missing_ok=True)
 
   def wait(self) -> None:

@@ -166,6 +166,20 @@ def test_repeated_kills_do_not_fill_the_disk(tmp_path):
   assert found(opened(tmp_path), mesh)[0] == 18
 
 
+def test_a_copy_of_a_faster_process_is_kept(tmp_path):
+  """It comes before this process begins to write the same step."""
+  mesh = sharding.make_mesh((4, 2, 1))
+  first = opened(tmp_path)
+  found(first, mesh)
+  keep(first, mesh, 2)
+  home = files(tmp_path)[0].parent
+  for step in (4, 6, 8):
+    (home / f'{step}.1.2').write_bytes(b'of another process')
+    keep(first, mesh, step)
+  names = [p.name for p in files(tmp_path)]
+  assert names == ['6.0.1', '6.1.2', '8.0.1', '8.1.2']
+
+
 def test_a_newer_checkpoint_of_the_workdir_comes_first(tmp_path):
   mesh = sharding.make_mesh((4, 2, 1))
   first = opened(tmp_path)

@@ -223,7 +223,10 @@ def assert_compared(row, key):
   """Checks the comparison of seconds between two hosts."""
   assert row[f'{key}_argmax'] in (0, 1)
   assert 0 <= row[f'{key}_spread'] <= row[f'{key}_max']
-  assert row[key] <= row[f'{key}_max']
+  if (
+    key != 'perf/step_s'
+  ):  # that one ends when the device has computed the step
+    assert row[key] <= row[f'{key}_max']
 
 
 def assert_same_numbers(got, want):
