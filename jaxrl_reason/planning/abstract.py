@@ -49,23 +49,23 @@ def shape_of(
   if not model and not config.model_dir:
     tokenizer = tokenizer or _texts(config.data, config.seed)[1]
     return prepare.architecture(c, tokenizer.vocab_size, None)
-  if name := zoo_name(config, model):
+  if name := zoo_name(config.model_dir, model):
     return dataclasses.replace(zoo.ZOO[name], **runtime)
   found = hf.read_config(pathlib.Path(config.model_dir))
   return families.from_hf(found, **runtime)
 
 
-def zoo_name(config: Run, model: str = '') -> str:
-  """Returns the name in the zoo of `--model`, or of the recipe's model; '' if
-  the recipe or a folder has its sizes.
+def zoo_name(model_dir: str, model: str = '') -> str:
+  """Returns the name in the zoo of `--model`, or of the recipe's `model_dir`;
+  '' if the recipe or a folder has its sizes.
 
   Raises:
     ValueError: there is no published size with this name.
   """
-  folder = pathlib.Path(config.model_dir)
-  if not model and (not config.model_dir or (folder / 'config.json').is_file()):
+  folder = pathlib.Path(model_dir)
+  if not model and (not model_dir or (folder / 'config.json').is_file()):
     return ''
-  return pretrained.size_of(model or config.model_dir)
+  return pretrained.size_of(model or model_dir)
 
 
 def _texts(data: Data, seed: int) -> tuple[problems_lib.Problems, Any]:

@@ -54,7 +54,7 @@ class Planner:
   ):
     self.config, self.model, self.say = config, model, say
     self.only, self.by_depth = tuple(only), by_depth
-    abstract.zoo_name(config, model)  # refuses an unknown name
+    abstract.zoo_name(config.model_dir, model)  # refuses an unknown name
     self.devices = described.devices(topology, slices)
     self.topology = topology
     self.code = code

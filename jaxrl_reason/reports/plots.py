@@ -60,18 +60,16 @@ def _names(rows: list[dict], names: tuple[str, ...]) -> list[str]:
   return out
 
 
-def _draw(axes, panel: Panel, rows: list[dict], config: dict) -> None:
+def _draw(axes, panel: Panel, rows: list[dict], keys: dict) -> None:
   """Draws the metrics of a panel.
 
   Args:
-    config: of the run, by dotted key.
+    keys: dotted key -> value of the run's recipe.
   """
   shown = []
   for name in _names(rows, panel.names):
     own = [
-      r
-      for r in rows
-      if panel.stage in ('', workdirs.kind_of(config, r['stage']))
+      r for r in rows if panel.stage in ('', workdirs.kind_of(keys, r['stage']))
     ]
     found = zip(*metrics_file.series(own, name))
     points = [(s, v) for s, v in found if v is not None and abs(v) < 1e30]

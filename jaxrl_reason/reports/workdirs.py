@@ -105,12 +105,12 @@ def read(path: epath.PathLike, name: str = '') -> Run:
   )
 
 
-def kind_of(config: Mapping[str, Any], stage: str) -> str:
+def kind_of(keys: Mapping[str, Any], stage: str) -> str:
   """Returns the kind of a stage of metrics, such as rl for rl#2 or a name of
-  `config.named`.
+  `config.named`; keys: dotted key -> value of the run's recipe.
   """
   name = stage.partition('#')[0]
-  return config.get(f'named.{name}.kind', name)
+  return keys.get(f'named.{name}.kind', name)
 
 
 def ends(found: Sequence[T], stage: Callable[[T], str]) -> tuple[T, T] | None:

@@ -85,7 +85,7 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
   with hosts.explained():
     use_compile_cache(config.compile_cache)
     if hosts.is_main() and not workdirs.may_resume(workdir):
-      _forget_start(config, workdir)
+      _forget_start(config.data.tokenizer, workdir)
     parts = prepare(config, workdir)
     problems, tokenizer = parts.problems, parts.tokenizer
     planned = staging.each(config)
@@ -136,11 +136,11 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
   return state
 
 
-def _forget_start(config: Run, workdir: epath.Path) -> None:
+def _forget_start(tokenizer: str, workdir: epath.Path) -> None:
   """Removes what `prepare` made for an earlier start that saved nothing: its
   data, its settings or its model may have been others.
   """
-  if config.data.tokenizer == 'sentencepiece':
+  if tokenizer == 'sentencepiece':
     lines.move_aside(workdir, (PIECES,))
   pretrained.forget(workdir)
 

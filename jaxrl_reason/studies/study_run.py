@@ -60,10 +60,10 @@ def _made(study: Study, out: pathlib.Path, say) -> outcome.Found | None:
   cells = grid.cells(study, str(out / 'warm'))
   warm = grid.warm_starts(study)
   for name, config in warm.items():
-    _refuse_other(out / 'warm' / name, config)
+    _refuse_other(out / 'warm' / name, config.json_values())
     _check(f'warm start {name!r}', config)
   for cell in cells:
-    _refuse_other(_folder(out, cell), cell.config, cell.warm)
+    _refuse_other(_folder(out, cell), cell.config.json_values(), cell.warm)
   for cell in cells:
     _check(f'setting {cell.setting!r}', cell.config)
   for name, config in warm.items():
@@ -97,16 +97,17 @@ def _folders(cells: Sequence[Cell], out: pathlib.Path) -> dict:
   return {(c.setting, c.seed): _folder(out, c) for c in cells}
 
 
-def _refuse_other(folder: pathlib.Path, config: Run, warm: str = '') -> None:
+def _refuse_other(folder: pathlib.Path, now: dict, warm: str = '') -> None:
   """Refuses a folder whose run was begun with another configuration.
 
   Args:
+    now: the configuration of today, as JSON values.
     warm: name of its warm start, '' without one.
   """
   path = folder / 'config.json'
   if not path.exists():
     return
-  before, now = _read(path), config.json_values()
+  before = _read(path)
   # The same warm start, for any spelling of the folder.
   if warm and pathlib.Path(before['init_from']).name == warm:
     before['init_from'] = now['init_from']
