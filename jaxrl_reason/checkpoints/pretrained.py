@@ -12,6 +12,7 @@ moved branch or a lost network does not change it.
 import hashlib
 import json
 import pathlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,8 +41,10 @@ WANTED = (
   f'{hf.SINGLE} or {hf.INDEX}',
   'tokenizer.json or tokenizer.model',
 )
-# Suffixes that owners append to a size's name.
-SUFFIXES = ('-instruct', '-base', '-chat', '-it', '-pt', '-2507', '-thinking')
+# Suffixes that owners append to a size's name: kinds of training, and dates.
+SUFFIX = re.compile(
+  r'[-.](instruct|inst|base|chat|it|pt|pretrain|reasoning|thinking|\d{4})$'
+)
 PATTERNS = ['*.safetensors', *(f'*{suffix}' for suffix in KEPT), *TERMS]
 
 
@@ -124,14 +127,14 @@ def size_of(name: str) -> str:
   known = known.rpartition('/')[2].partition('@')[0].lower()
   known = known.removeprefix('meta-')
   while known not in zoo.ZOO:
-    short = next((s for s in SUFFIXES if known.endswith(s)), None)
-    if short is None:
+    suffix = SUFFIX.search(known)
+    if suffix is None:
       raise ValueError(
         f'no shape is known for {name!r}.{nearest(known, zoo.ZOO)} Set '
         f'--model to one of {", ".join(zoo.ZOO)}, or config.model_dir to a '
         'folder with a config.json'
       )
-    known = known.removesuffix(short)
+    known = known[: suffix.start()]
   return known
 
 

@@ -3,50 +3,26 @@ without weights. To run a model's weights, read its own config.json: versions of
 one size differ in norm_eps, context and rotary scaling.
 """
 
-from collections.abc import Iterable
-
-from jaxrl_reason.models import families
 from jaxrl_reason.models.config import Config
-
-COLUMNS = (
-  'num_hidden_layers',
-  'hidden_size',
-  'intermediate_size',
-  'num_attention_heads',
-  'num_key_value_heads',
-  'head_dim',
-  'vocab_size',
-)
-
-
-def _make(model_type: str, row: Iterable[int], **keys) -> Config:
-  h = {'model_type': model_type, **dict(zip(COLUMNS, row, strict=True))}
-  return families.from_hf(h | {'max_position_embeddings': 131_072} | keys)
+from jaxrl_reason.models.zoo_mixed import MIXED, make
 
 
 def _qwen2(*row: int, tied: bool = False, theta: float = 1e6) -> Config:
   # As in the base models, whose epsilon differs from 14B on.
   eps = 1e-5 if row[1] >= 5120 else 1e-6
-  return _make(
+  return make(
     'qwen2', row, tie_word_embeddings=tied, rope_theta=theta, rms_norm_eps=eps
   )
 
 
 def _qwen3(*row: int, tied: bool = False) -> Config:
   row = *row, 128, 151_936
-  return _make('qwen3', row, tie_word_embeddings=tied, rope_theta=1e6)
+  return make('qwen3', row, tie_word_embeddings=tied, rope_theta=1e6)
 
 
-def _qwen3_moe(*row: int, width: int) -> Config:
-  return _make(
-    'qwen3_moe',
-    (*row, 128, 151_936),
-    rope_theta=1e6,
-    moe_intermediate_size=width,
-    num_experts=128,
-    num_experts_per_tok=8,
-    norm_topk_prob=True,
-  )
+def _qwen3_vl(*row: int, tied: bool = False) -> Config:
+  row = *row, 128, 151_936
+  return make('qwen3_vl_text', row, tie_word_embeddings=tied, rope_theta=5e6)
 
 
 def _llama3(*row: int, factor: float = 8.0, tied: bool = False) -> Config:
@@ -57,7 +33,7 @@ def _llama3(*row: int, factor: float = 8.0, tied: bool = False) -> Config:
     'high_freq_factor': 4.0,
     'original_max_position_embeddings': 8192,
   }
-  return _make(
+  return make(
     'llama',
     (*row, 128_256),
     tie_word_embeddings=tied,
@@ -67,18 +43,8 @@ def _llama3(*row: int, factor: float = 8.0, tied: bool = False) -> Config:
   )
 
 
-def _llama4(experts: int, **keys) -> Config:
-  row = 48, 5120, 8192, 40, 8, 128, 202_048
-  return _make('llama4_text', row, num_local_experts=experts, **keys)
-
-
-def _lfm2(width: int, mlp: int, heads: int) -> Config:
-  row = 16, width, mlp, heads, 8, 64, 65_536
-  return _make('lfm2', row, full_attn_idxs=[2, 5, 8, 10, 12, 14])
-
-
 def _smollm2(*row: int, theta: float = 1e5) -> Config:
-  return _make(
+  return make(
     'llama',
     (*row, 64, 49_152),
     tie_word_embeddings=True,
@@ -88,20 +54,20 @@ def _smollm2(*row: int, theta: float = 1e5) -> Config:
 
 
 def _gemma2(*row: int, scalar: int = 256) -> Config:
-  return _make('gemma2', (*row, 256_000), query_pre_attn_scalar=scalar)
+  return make('gemma2', (*row, 256_000), query_pre_attn_scalar=scalar)
 
 
 def _olmo2(*row: int) -> Config:
   row = *row, 128, 100_352
-  return _make('olmo2', row, rms_norm_eps=1e-6, rope_theta=500_000.0)
+  return make('olmo2', row, rms_norm_eps=1e-6, rope_theta=500_000.0)
 
 
 def _gemma1(*row: int) -> Config:
-  return _make('gemma', (*row, 256, 256_000))
+  return make('gemma', (*row, 256, 256_000))
 
 
 def _gemma3(*row: int, scalar: int = 256) -> Config:
-  return _make(
+  return make(
     'gemma3_text',
     (*row, 262_208),
     sliding_window=1024,
@@ -112,7 +78,7 @@ def _gemma3(*row: int, scalar: int = 256) -> Config:
 
 def _gemma3n(layers: int, mlp: int, reading: int) -> Config:
   row = layers, 2048, mlp, 8, 2, 256, 262_400
-  return _make('gemma3n_text', row, num_kv_shared_layers=reading)
+  return make('gemma3n_text', row, num_kv_shared_layers=reading)
 
 
 def _gemma4(
@@ -125,7 +91,7 @@ def _gemma4(
     'sliding_attention' if (i + 1) % every else 'full_attention'
     for i in range(row[0])
   ]
-  return _make(
+  return make(
     'gemma4_text',
     (*row, 256, 262_144),
     layer_types=types,
@@ -138,24 +104,13 @@ def _gemma4(
   )
 
 
-def _gpt_oss(layers: int, experts: int) -> Config:
-  row = layers, 2880, 2880, 64, 8, 64, 201_088
-  return _make('gpt_oss', row, num_local_experts=experts)
+def _hunyuan(*row: int) -> Config:
+  scaling = {'type': 'dynamic', 'alpha': 1000.0, 'factor': 1.0}
+  return make(
+    'hunyuan_v1_dense', row, tie_word_embeddings=True, rope_scaling=scaling
+  )
 
 
-def _glm5(theta: float, **keys) -> Config:
-  # Sizes of https://arxiv.org/abs/2602.15763, and defaults of transformers.
-  row = 78, 6144, 12_288, 64, 64, 64, 154_880
-  return _make('glm_moe_dsa', row, rope_theta=theta, **keys)
-
-
-DEEPSEEK_ROPE = {
-  'rope_type': 'yarn',
-  'factor': 40.0,
-  'mscale': 1.0,
-  'mscale_all_dim': 1.0,
-  'original_max_position_embeddings': 4096,
-}
 # layers, width, mlp, heads, kv heads[, head width[, vocabulary]]
 ZOO = {
   'qwen2.5-0.5b': _qwen2(24, 896, 4864, 14, 2, 64, 151_936, tied=True),
@@ -171,12 +126,14 @@ ZOO = {
   'qwen3-8b': _qwen3(36, 4096, 12_288, 32, 8),
   'qwen3-14b': _qwen3(40, 5120, 17_408, 40, 8),
   'qwen3-32b': _qwen3(64, 5120, 25_600, 64, 8),
-  'qwen3-30b-a3b': _qwen3_moe(48, 2048, 6144, 32, 4, width=768),
-  'qwen3-235b-a22b': _qwen3_moe(94, 4096, 12_288, 64, 4, width=1536),
-  'llama-2-7b': _make(
+  'qwen3-vl-2b': _qwen3_vl(28, 2048, 6144, 16, 8, tied=True),
+  'qwen3-vl-4b': _qwen3_vl(36, 2560, 9728, 32, 8, tied=True),
+  'qwen3-vl-8b': _qwen3_vl(36, 4096, 12_288, 32, 8),
+  'qwen3-vl-32b': _qwen3_vl(64, 5120, 25_600, 64, 8),
+  'llama-2-7b': make(
     'llama', (32, 4096, 11_008, 32, 32, 128, 32_000), rms_norm_eps=1e-5
   ),
-  'llama-2-70b': _make(
+  'llama-2-70b': make(
     'llama', (80, 8192, 28_672, 64, 8, 128, 32_000), rms_norm_eps=1e-5
   ),
   'llama-3-8b': _llama3(32, 4096, 14_336, 32, 8, 128, factor=0),
@@ -184,31 +141,37 @@ ZOO = {
   'llama-3.1-70b': _llama3(80, 8192, 28_672, 64, 8, 128),
   'llama-3.2-1b': _llama3(16, 2048, 8192, 32, 8, 64, factor=32, tied=True),
   'llama-3.2-3b': _llama3(28, 3072, 8192, 24, 8, 128, factor=32, tied=True),
-  'mistral-7b-v0.1': _make(
+  'mistral-7b-v0.1': make(
     'mistral',
     (32, 4096, 14_336, 32, 8, 128, 32_000),
     rms_norm_eps=1e-5,
     sliding_window=4096,
   ),
-  'mistral-7b-v0.3': _make(
+  'mistral-7b-v0.3': make(
     'mistral',
     (32, 4096, 14_336, 32, 8, 128, 32_768),
     rms_norm_eps=1e-5,
     rope_theta=1e6,
     sliding_window=None,
   ),
-  'mixtral-8x7b': _make('mixtral', (32, 4096, 14_336, 32, 8, 128, 32_000)),
+  # Their rotary tables are those of `transformers` for an absent key.
+  'ministral-3-3b': make(
+    'ministral3',
+    (26, 3072, 9216, 32, 8, 128, 131_072),
+    tie_word_embeddings=True,
+  ),
+  'ministral-3-8b': make('ministral3', (34, 4096, 14_336, 32, 8, 128, 131_072)),
   'gemma-2b': _gemma1(18, 2048, 16_384, 8, 1),
   'gemma-7b': _gemma1(28, 3072, 24_576, 16, 16),
   'gemma-2-2b': _gemma2(26, 2304, 9216, 8, 4, 256),
   'gemma-2-9b': _gemma2(42, 3584, 14_336, 16, 8, 256),
   'gemma-2-27b': _gemma2(46, 4608, 36_864, 32, 16, 128, scalar=144),
-  'gemma-3-270m': _make(
+  'gemma-3-270m': make(
     'gemma3_text',
     (18, 640, 2048, 4, 1, 256, 262_144),
     sliding_window=512,
   ),
-  'gemma-3-1b': _make(
+  'gemma-3-1b': make(
     'gemma3_text',
     (26, 1152, 6912, 4, 1, 256, 262_144),
     sliding_window=512,
@@ -244,45 +207,24 @@ ZOO = {
     top_k_experts=8,
     moe_intermediate_size=704,
   ),
-  'gemma-4-31b': _gemma4(60, 5376, 21_504, 32, 16, few=4),
-  'gpt-oss-20b': _gpt_oss(24, 32),
-  'gpt-oss-120b': _gpt_oss(36, 128),
-  'qwen1.5-moe-a2.7b': _make(
-    'qwen2_moe', (24, 2048, 5632, 16, 16, 128, 151_936), rope_theta=1e6
+  'gemma-4-12b': make(
+    'gemma4_unified_text',
+    (48, 3840, 15_360, 16, 8, 256, 262_144),
+    attention_k_eq_v=True,
+    num_global_key_value_heads=1,
+    final_logit_softcapping=30.0,
   ),
-  'glm-4-9b-0414': _make(
+  'gemma-4-31b': _gemma4(60, 5376, 21_504, 32, 16, few=4),
+  'glm-4-9b-0414': make(
     'glm4', (40, 4096, 13_696, 32, 2, 128, 151_552), rms_norm_eps=1e-5
   ),
-  'glm-4.5-air': _make(
-    'glm4_moe',
-    (46, 4096, 10_944, 96, 8, 128, 151_552),
-    attention_bias=True,
-    rope_theta=1e6,
-  ),
-  'qwen3-next-80b-a3b': _make(
-    'qwen3_next', (48, 2048, 5120, 16, 2, 256, 151_936), rope_theta=1e7
-  ),
-  'deepseek-v3': _make(
-    'deepseek_v3',
-    (61, 7168, 18_432, 128, 128, 64, 129_280),
-    rope_scaling=DEEPSEEK_ROPE,
-  ),
-  # As V3, with an indexer.
-  'deepseek-v3.2': _make(
-    'deepseek_v32',
-    (61, 7168, 18_432, 128, 128, 64, 129_280),
-    rope_scaling=DEEPSEEK_ROPE,
-  ),
-  'glm-5': _glm5(1e6),
-  'glm-5.2': _glm5(8e6, index_topk_freq=4, index_skip_topk_offset=3),
   'olmo-2-1b': _olmo2(16, 2048, 8192, 16, 16),
   'olmo-2-7b': _olmo2(32, 4096, 11_008, 32, 32),
   'olmo-2-13b': _olmo2(40, 5120, 13_824, 40, 40),
-  'olmoe-1b-7b': _make('olmoe', (16, 2048, 1024, 16, 16, 128, 50_304)),
-  'phi-3-mini-4k': _make(
+  'phi-3-mini-4k': make(
     'phi3', (32, 3072, 8192, 32, 32, 96, 32_064), sliding_window=2047
   ),
-  'phi-4-mini': _make(
+  'phi-4-mini': make(
     'phi3',
     (32, 3072, 8192, 24, 8, 128, 200_064),
     tie_word_embeddings=True,
@@ -291,62 +233,26 @@ ZOO = {
   'smollm2-135m': _smollm2(30, 576, 1536, 9, 3),
   'smollm2-360m': _smollm2(32, 960, 2560, 15, 5),
   'smollm2-1.7b': _smollm2(24, 2048, 8192, 32, 32, theta=130_000.0),
-  'smollm3-3b': _make(
+  'smollm3-3b': make(
     'smollm3', (36, 2048, 11_008, 16, 4, 128, 128_256), rope_theta=5e6
   ),
-  'command-r7b': _make(
+  'seed-oss-36b': make(
+    'seed_oss', (64, 5120, 27_648, 80, 8, 128, 155_136), rope_theta=1e7
+  ),
+  'ernie-4.5-0.3b': make('ernie4_5', (18, 1024, 3072, 16, 2, 128, 103_424)),
+  'hunyuan-1.8b': _hunyuan(32, 2048, 6144, 16, 4, 128, 120_818),
+  'hunyuan-7b': _hunyuan(32, 4096, 14_336, 32, 8, 128, 128_167),
+  # As transformers, llama3 rotary scaling if a file has none.
+  'apertus-8b': make('apertus', (32, 4096, 21_504, 32, 8, 128, 131_072)),
+  'apertus-70b': make('apertus', (80, 8192, 43_008, 64, 8, 128, 131_072)),
+  'command-r7b': make(
     'cohere2',
     (32, 4096, 14_336, 32, 8, 128, 256_000),
     rope_theta=50_000.0,
     logit_scale=0.25,
   ),
-  'llama-4-scout': _llama4(16),
-  'llama-4-maverick': _llama4(
-    128, interleave_moe_layer_step=2, use_qk_norm=False
-  ),
-  'lfm2-350m': _lfm2(1024, 6656, 16),
-  'lfm2-700m': _lfm2(1536, 10_240, 24),
-  'lfm2-1.2b': _lfm2(2048, 12_288, 32),
-  'granite-4.0-h-micro': _make(
-    'granitemoehybrid',
-    (40, 2048, 8192, 32, 8, 64, 100_352),
-    layer_types=['attention' if i % 10 == 5 else 'mamba' for i in range(40)],
-    num_local_experts=0,
-    shared_intermediate_size=8192,
-    tie_word_embeddings=True,
-    rms_norm_eps=1e-5,
-    mamba_n_heads=64,
-    mamba_d_state=128,
-  ),
-  'nemotron-nano-9b-v2': _make(
-    'nemotron_h',
-    (56, 4480, 15_680, 40, 8, 128, 131_072),
-    hybrid_override_pattern='M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-'
-    'M-M-M-M-M-',
-    mamba_head_dim=80,
-  ),
-  'nemotron-3-nano-30b-a3b': _make(
-    'nemotron_h',
-    (52, 2688, 1856, 32, 2, 128, 131_072),
-    hybrid_override_pattern='MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*'
-    'EMEMEMEME',
-    mamba_num_heads=64,
-    n_routed_experts=128,
-    num_experts_per_tok=6,
-    moe_intermediate_size=1856,
-    moe_shared_expert_intermediate_size=3712,
-    routed_scaling_factor=2.5,
-  ),
-  # The published factors of Falcon-H1 are left at 1.
-  'falcon-h1-0.5b': _make(
-    'falcon_h1',
-    (36, 1024, 2048, 8, 2, 64, 32_784),
-    rope_theta=1e11,
-    mamba_d_ssm=1536,
-    mamba_n_heads=24,
-    mamba_d_state=128,
-  ),
 }
+ZOO |= MIXED
 ZOO |= {
   'deepseek-r1': ZOO['deepseek-v3'],
   'deepseek-r1-distill-qwen-1.5b': _qwen2(

@@ -25,6 +25,11 @@ PUBLISHED = {
   'qwen3-32b': 32_762_123_264,
   'qwen3-30b-a3b': 30_532_122_624,
   'qwen3-235b-a22b': 235_093_634_560,
+  # Text models: the published files also contain a tower for images.
+  'qwen3-vl-2b': 1_720_574_976,
+  'qwen3-vl-4b': 4_022_468_096,
+  'qwen3-vl-8b': 8_190_735_360,
+  'qwen3-vl-32b': 32_762_123_264,
   'llama-2-7b': 6_738_415_616,
   'llama-2-70b': 68_976_648_192,
   'llama-3-8b': 8_030_261_248,
@@ -57,9 +62,28 @@ PUBLISHED = {
   # Counted in the text models that `transformers` builds.
   'llama-4-scout': 107_769_861_120,
   'llama-4-maverick': 400_711_848_960,
+  'seed-oss-36b': 36_151_104_512,
+  'ernie-4.5-0.3b': 360_748_032,
+  'hunyuan-1.8b': 1_791_080_448,
+  'hunyuan-7b': 7_504_568_320,
+  'apertus-8b': 8_053_338_176,
+  'apertus-70b': 70_599_864_480,
+  'ministral-3-3b': 3_429_006_336,
+  'ministral-3-8b': 8_489_553_920,
+  'minimax-m2': 228_689_764_864,
+  'dots.llm1': 142_774_381_696,
+  'qwen3.5-0.8b': 752_393_024,
+  'qwen3.5-2b': 1_881_825_088,
+  'qwen3.5-4b': 4_205_751_296,
+  'qwen3.5-9b': 8_953_803_264,
+  'qwen3.5-27b': 26_895_998_464,
+  'qwen3.5-35b-a3b': 34_660_610_688,
+  'qwen3.5-122b-a10b': 122_111_526_912,
+  'qwen3.5-397b-a17b': 396_346_350_336,
   'lfm2-350m': 354_483_968,
   'lfm2-700m': 742_489_344,
   'lfm2-1.2b': 1_170_340_608,
+  'lfm2-8b-a1b': 8_339_929_856 + 22 * 32,
   'granite-4.0-h-micro': 3_191_396_096,
   'nemotron-nano-9b-v2': 8_888_227_328,
   # The Hub does not count the corrections of choices.
@@ -77,6 +101,7 @@ PUBLISHED = {
   'gemma-4-e2b': 4_628_569_379,
   'gemma-4-e4b': 7_463_013_418,
   'gemma-4-26b-a4b': 25_233_141_790,
+  'gemma-4-12b': 11_907_350_320,
   'gemma-4-31b': 30_697_345_340,
   'gpt-oss-20b': 20_914_757_184,
   'gpt-oss-120b': 116_829_156_672,
@@ -88,6 +113,8 @@ PUBLISHED = {
   'glm-4.5-air': 110_468_824_832 - 3_616_573_568,
   'deepseek-v3': 671_026_419_200,
   'deepseek-r1': 671_026_419_200,
+  'kimi-k2': 1_026_408_232_448,
+  'glm-4.7-flash': 29_943_393_920,
   # Counted in the models that `transformers` builds. Published as 671 B and
   # 744 B.
   'deepseek-v3.2': 671_877_944_064,
@@ -105,6 +132,8 @@ PUBLISHED = {
 # (rotary base, epsilon). The first prefix that fits counts.
 NUMERICS = {
   'qwen3-next': (1e7, 1e-6),
+  'qwen3-vl': (5e6, 1e-6),
+  'qwen3.5': (1e7, 1e-6),
   'qwen2.5-14b': (1e6, 1e-5),
   'qwen2.5-32b': (1e6, 1e-5),
   'qwen2.5-72b': (1e6, 1e-5),
@@ -123,9 +152,19 @@ NUMERICS = {
   'qwen1.5': (1e6, 1e-6),
   'glm-4-': (1e4, 1e-5),
   'glm-4.5': (1e6, 1e-5),
+  'glm-4.7-flash': (1e6, 1e-5),
   'glm-5.2': (8e6, 1e-5),
   'glm-5': (1e6, 1e-5),
   'deepseek-v3': (1e4, 1e-6),
+  'kimi-k2': (5e4, 1e-6),
+  'minimax-m2': (5e6, 1e-6),
+  'dots.llm1': (1e7, 1e-5),
+  'seed-oss': (1e7, 1e-6),
+  'ernie-4.5': (5e5, 1e-5),
+  # A base of 10,000 times a fixed alpha to the power of 128 / 126.
+  'hunyuan': (pytest.approx(1e4 * 1000 ** (128 / 126)), 1e-5),
+  'apertus': (1.2e7, 1e-5),
+  'ministral-3': (1e6, 1e-5),
   'olmo-2': (5e5, 1e-6),
   'olmoe': (1e4, 1e-5),
   'phi': (1e4, 1e-5),
@@ -152,11 +191,24 @@ def test_parameters_are_counted_as_published(name):
 
 
 @pytest.mark.parametrize(
-  ('name', 'billions'), [('qwen3-30b-a3b', 3.3), ('qwen3-235b-a22b', 22)]
+  ('name', 'billions'),
+  [
+    ('qwen3-30b-a3b', 3.3),
+    ('qwen3-235b-a22b', 22),
+    ('qwen3.5-397b-a17b', 17),
+    ('kimi-k2', 32),
+    ('dots.llm1', 14),
+  ],
 )
 def test_parameters_a_token_uses_are_as_published(name, billions):
   c = zoo.ZOO[name]
-  unused = c.layers * (c.experts - c.experts_per_token) * 3 * c.width * c.mlp
+  unused = (
+    len(c.routed_layers)
+    * (c.experts - c.experts_per_token)
+    * 3
+    * c.width
+    * c.mlp
+  )
   assert 0 <= (PUBLISHED[name] - unused) / 1e9 - billions < 0.03 * billions
 
 

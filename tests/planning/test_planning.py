@@ -584,6 +584,10 @@ def test_prompts_of_the_unit_pass_the_checks():
     ('meta-llama/Meta-Llama-3-8B-Instruct', 'llama-3-8b'),
     ('Qwen/Qwen3-30B-A3B-Instruct-2507@main', 'qwen3-30b-a3b'),
     ('google/gemma-3-1b-it', 'gemma-3-1b'),
+    ('mistralai/Ministral-3-8B-Instruct-2512', 'ministral-3-8b'),
+    ('baidu/ERNIE-4.5-0.3B-Base-PT', 'ernie-4.5-0.3b'),
+    ('tencent/Hunyuan-7B-Pretrain', 'hunyuan-7b'),
+    ('rednote-hilab/dots.llm1.inst', 'dots.llm1'),
   ],
 )
 def test_a_model_on_the_hub_has_the_size_of_its_name(name, size):
