@@ -32,7 +32,13 @@ from jaxrl_reason.run.rl import teachers
 from jaxrl_reason.update.learner import SAME
 from jaxrl_reason.verifiers import tasks
 
-EXAMPLE = {'task': 'stand-in', 'prompt': '', 'solution': '', 'answer': ''}
+EXAMPLE = {
+  'task': 'stand-in',
+  'prompt': '',
+  'solution': '',
+  'answer': '1',  # Questions to a judge need an answer and a rubric.
+  'rubric': ({'criterion': '1'},),
+}
 
 
 def shape_of(

@@ -103,6 +103,24 @@ def test_a_thought_of_a_judge_is_counted(alone):
   assert found == pytest.approx(one, rel=1e-6)
 
 
+def test_items_of_a_rubric_are_counted():
+  """A pass for each of 3 items, over rows with an item of 5 tokens and an
+  answer of at most 17. A plan does not read the file.
+  """
+  own = dict(data__name='files', data__dir='missing.jsonl', data__knobs={})
+  own |= dict(data__harder={}, data__tokenizer='byte')
+  own |= dict(rl__algorithm='reinforce')
+  asks = dict(ask='={criterion}={answer}', criteria=3, criterion_len=5)
+  judge = dict(rl__verdict__yes='+', rl__verdict__no='-')
+  judge['rl__rewards'] = {'judge': {'reward': 'verdict', 'kwargs': asks}}
+  coin = dict(rl__rewards={'coin': {'reward': 'random'}})
+  small = tiny_shape(**own)
+  one = body(small, 20 + 17 + 2 + 5 + 17 + 1)
+  one += 64 * 8 * 2 * small.vocab * small.width
+  found, other = (planned(**own, **x)['step'].flops for x in (judge, coin))
+  assert found - other == pytest.approx(3 * one, rel=1e-6)
+
+
 def test_a_prompt_of_the_teacher_is_counted():
   text = dict(rl__teacher__prompt='{prompt}', rl__teacher__prompt_len=57)
   more = taught(**text)['step'].flops - taught()['step'].flops
@@ -131,7 +149,8 @@ def test_passes_to_hidden_states_are_counted(alone, own, passes):
   assert flops(**read) - flops(**own) == pytest.approx(found / 2)
 
 
-def tiny_shape():
+def tiny_shape(**changes):
   config = config_lib.read(load_recipe(TINY).get_config())
+  config = config.changed({k.replace('__', '.'): x for k, x in changes.items()})
   mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
   return abstract.shapes(config, mesh).shape

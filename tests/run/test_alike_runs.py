@@ -152,7 +152,7 @@ ACTIVE = {
     preferred_by('kto'),
     *(
       pytest.param(preferred_by(loss), marks=pytest.mark.slow)
-      for loss in ('dpo', 'simpo')
+      for loss in ('dpo', 'ipo', 'orpo', 'simpo')
     ),
     rewarded,
     weighted_by_a_probe,

@@ -79,10 +79,12 @@ def test_a_resumed_run_is_the_uninterrupted_one(whole, tmp_path):
     {'rl.probe.rate': 1.0},
     {'rl.hints.room': 4},
     {'rl.tree.width': 2},
+    {'rl.loss.advantage': 'reinforce'},
     {'mesh': (1, 4, 1), 'sampler_mesh': (1, 4, 1)},
   ],
   ids=(
-    'plain stale refill replay shared packed demos probe hints tree meshes'
+    'plain stale refill replay shared packed demos probe hints tree reinforce '
+    'meshes'
   ).split(),
 )
 def test_the_reference_answer_is_trained_with(tmp_path, flat):

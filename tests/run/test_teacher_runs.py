@@ -70,9 +70,15 @@ def test_the_host_path_is_the_fused_path(algorithm, teacher, tmp_path):
   np.testing.assert_allclose(*found, rtol=1e-4)
 
 
-@pytest.mark.parametrize('algorithm', ['opd', 'gkd'])
-def test_eight_devices_equal_one(algorithm, teacher, tmp_path):
-  own = {'rl.algorithm': algorithm, 'rl.micro_batches': 1}
+# A teacher in int8, in host memory.
+STORED = {'rl.teacher.dtype': 'int8', 'rl.teacher.memory': 'host'}
+
+
+@pytest.mark.parametrize(
+  'algorithm, stored', [('opd', {}), ('gkd', {}), ('gkd', STORED)]
+)
+def test_eight_devices_equal_one(algorithm, stored, teacher, tmp_path):
+  own = {'rl.algorithm': algorithm, 'rl.micro_batches': 1} | stored
   want = train.run(taught(teacher, **own), tmp_path / 'one')
   mesh = taught(teacher, **own, mesh=(2, 2, 2))
   got = train.run(mesh, tmp_path / 'eight')
@@ -80,6 +86,8 @@ def test_eight_devices_equal_one(algorithm, teacher, tmp_path):
   np.testing.assert_allclose(
     kl(tmp_path / 'eight'), kl(tmp_path / 'one'), rtol=2e-3
   )
+  kinds = {x.sharding.memory_kind for x in jax.tree.leaves(got.teacher_params)}
+  assert kinds == {'pinned_host' if stored else 'device'}
   for path, x in trees.flatten(want.teacher_params).items():
     np.testing.assert_array_equal(trees.flatten(got.teacher_params)[path], x)
 
@@ -129,8 +137,10 @@ def test_weights_in_fewer_bytes_are_nearly_the_same(
   np.testing.assert_allclose(*first, rtol=0.1)
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(teacher, tmp_path):
-  c = taught(teacher, **{'checkpoint.every': 2, 'checkpoint.keep': 9})
+@pytest.mark.parametrize('stored', [{}, STORED])
+def test_a_resumed_run_is_the_uninterrupted_one(stored, teacher, tmp_path):
+  every = {'checkpoint.every': 2, 'checkpoint.keep': 9}
+  c = taught(teacher, **every | stored)
   want = train.run(c, tmp_path / 'whole')
   cut = tmp_path / 'cut'
   shutil.copytree(tmp_path / 'whole', cut)
