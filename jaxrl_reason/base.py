@@ -165,8 +165,7 @@ class Model:
       [B,P,L,k], and by the tokens decoded last [S,L,k].
     hidden_shared: None if the model cannot share the computation of prompts.
     hidden_after: (params, tokens, valid, layer) -> [N,T,D]; None: no layers.
-    adapters_off: removes the adapters from weights; the other functions accept
-      the result. None for a model without adapters.
+    adapters_off: removes the adapters from weights; None: there are none.
   """
 
   specs: Any
@@ -224,8 +223,7 @@ class Rollout:
   """N completions, rows of one prompt adjacent."""
 
   tokens: jax.Array  # i32 [N,C], 0 after the stop token
-  # bool [N,C], tokens that count as the policy's: sampled by it, or of a
-  # demonstration in their place; false at padding. Rewards read only these.
+  # bool [N,C], sampled tokens, or those of a demonstration; rewards read these.
   sampled: jax.Array
   length: jax.Array  # i32 [N], tokens sampled, stop token included
   logp: jax.Array  # f32 [N,C], under the sampling distribution
@@ -269,6 +267,7 @@ class Reward:
   parts: jax.Array  # f32 [N,R], in the order of the config's rewards
   valid: jax.Array  # bool [N]; false: the verifier failed, not the answer
   answer_id: jax.Array | None = None  # i32 [N], by the final answer; -1: none
+  detail: jax.Array | None = None  # i32 [N,M], tokens of its message, then -1
 
 
 @struct.dataclass
@@ -379,6 +378,7 @@ class Batch:
   prompt_id: jax.Array | None = None  # i32 [N], of the problem (`Prompts`)
   prompt_index: jax.Array | None = None  # i32 [N], equal: the same prompt
   answer_id: jax.Array | None = None  # i32 [N], see Reward
+  detail: jax.Array | None = None  # i32 [N,M], see Reward
   row: jax.Array | None = None  # i32 [N], see Trajectories
   is_hinted: jax.Array | None = None  # bool [N], began with a hint
   views: dict[str, jax.Array] | None = None  # [N,...], that parts read

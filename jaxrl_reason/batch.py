@@ -29,7 +29,7 @@ OF_OUTCOMES = (
 ).split()
 # Fields of a Batch with a second axis that is not that of the row's tokens.
 OTHER_AXES = frozenset(
-  'reward_parts teacher_tokens teacher_valid episode hidden'.split()
+  'reward_parts teacher_tokens teacher_valid detail episode hidden'.split()
 )
 # Fields of a Batch, and their names in a Reward.
 OF_REWARD = {
@@ -37,6 +37,7 @@ OF_REWARD = {
   'reward_parts': 'parts',
   'reward_valid': 'valid',
   'answer_id': 'answer_id',
+  'detail': 'detail',
 }
 
 

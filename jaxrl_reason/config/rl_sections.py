@@ -196,8 +196,8 @@ class Teacher(Record):
   weights: str = ''
   # Prompt of the teacher instead of the problem: a text with {prompt},
   # {solution}, {answer}, and fields of the step: {verdict} of the completion,
-  # {sample}: another correct sample of the problem, {observations} of the
-  # completion. '': the problem.
+  # {detail}: the verifier's message, {sample}: another correct sample of the
+  # problem, {observations} of the completion. '': the problem.
   prompt: str = ''
   prompt_len: CountOrNone = 0  # largest number of tokens of this prompt
   # Text of {verdict} for a completion that the first reward counts as correct.
@@ -207,6 +207,7 @@ class Teacher(Record):
   # Text of {sample} if no other sample of the problem is correct, such as
   # {solution}.
   no_sample: str = ''
+  detail_len: CountOrNone = 0  # largest number of tokens of {detail}
   # Teacher weights in memory: float32, bfloat16, or int8 with a scale per
   # output.
   dtype: str = 'float32'

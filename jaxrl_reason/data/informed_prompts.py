@@ -23,10 +23,13 @@ from jaxrl_reason.base import left_padded
 from jaxrl_reason.config.rl_sections import Teacher
 
 FIELDS = re.compile(r'\{(prompt|solution|answer)\}')  # of an example
-FEEDBACK = re.compile(r'\{(verdict|sample|observations)\}')  # of a step
+FEEDBACK = re.compile(r'\{(verdict|sample|observations|detail)\}')  # of a step
 
 # Values of `teacher_valid`: when the prompt has a token.
-PADDING, ALWAYS, RIGHT, WRONG, NO_SAMPLE, SAMPLE, OBSERVATIONS = range(7)
+PADDING, ALWAYS, RIGHT, WRONG, NO_SAMPLE, SAMPLE, OBSERVATIONS, DETAIL = range(
+  8
+)
+PLACES = SAMPLE, OBSERVATIONS, DETAIL  # of texts of the step
 
 
 def fields(template: str) -> frozenset[str]:
@@ -72,7 +75,8 @@ def row(index: int, example: dict, tokenizer, c: Teacher, room: int) -> dict:
   for name, text in zip(names, texts[1:]):
     pieces += _alternatives(name, encode, c)
     pieces.append((ALWAYS, tokenizer.encode(text)))
-  _refuse_longer(_longest(pieces, room), what, *limit)
+  rooms = dict(zip(PLACES, (room, room, c.detail_len)))
+  _refuse_longer(_longest(pieces, rooms), what, *limit)
   return _joined(pieces, c.prompt_len)
 
 
@@ -128,16 +132,20 @@ def _alternatives(
     return [(RIGHT, encode(c.right)), (WRONG, encode(c.wrong))]
   if name == 'sample':
     return [(SAMPLE, [0]), (NO_SAMPLE, encode(c.no_sample))]
-  return [(OBSERVATIONS, [0])]
+  return [(DETAIL if name == 'detail' else OBSERVATIONS, [0])]
 
 
-def _longest(pieces: list[tuple[int, list[int]]], room: int) -> int:
-  """Counts the most tokens of a prompt, or of its row if that is longer."""
-  n = np.zeros(OBSERVATIONS + 1, int)
+def _longest(pieces: list[tuple[int, list[int]]], rooms: dict[int, int]) -> int:
+  """Counts the most tokens of a prompt, or of its row if that is longer.
+
+  Args:
+    rooms: the most tokens of the texts of the step, by kind.
+  """
+  n = np.zeros(DETAIL + 1, int)
   for when, ids in pieces:
-    n[when] += room if when in (SAMPLE, OBSERVATIONS) else len(ids)
-  longest = n[ALWAYS] + max(n[RIGHT], n[WRONG]) + n[OBSERVATIONS]
-  longest += max(n[SAMPLE], n[NO_SAMPLE])
+    n[when] += rooms.get(when, len(ids))
+  longest = n[ALWAYS] + n[OBSERVATIONS] + n[DETAIL]
+  longest += max(n[RIGHT], n[WRONG]) + max(n[SAMPLE], n[NO_SAMPLE])
   return max(int(longest), sum(len(ids) for _, ids in pieces))
 
 

@@ -28,7 +28,12 @@ from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.run import stages, supervised_data
 from jaxrl_reason.run.prepare import Prepared
-from jaxrl_reason.run.rl import problem_pool, programs, verdict_settings
+from jaxrl_reason.run.rl import (
+  control_state,
+  problem_pool,
+  programs,
+  verdict_settings,
+)
 from jaxrl_reason.run.rl import python_tools as hosted
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.run.rl.generation_settings import generation, sampling_of
@@ -356,8 +361,9 @@ def _host(parts: Prepared) -> list[Phase]:
     score = jax.jit(programs.rl_score, static_argnums=(0, 1, 2))
     args, flops = (*sizes, *args), scored * one + before
     out.append(Phase('score', score, args, state, 1, (), flops))
-  rewards = [batch.reward, batch.reward_parts, batch.reward_valid]
-  reward = _lay(Reward(*rewards), rows)
+  of_row = c.prompts * c.samples, len(c.rewards), c.teacher.detail_len
+  reward = jax.eval_shape(lambda: control_state.no_reward(*of_row))
+  reward = _lay(reward, rows)
   greedy = _lay(_of_prompts(reward, c.samples), rows) if best else None
   args = learner, state, _lay(batch, rows)
   args = *args, reward, greedy, root, sampling

@@ -1,5 +1,6 @@
 """Feedback in the prompt of a teacher: the verdict on the completion that it
-scores, another sample of the group, and the observations of the completion.
+scores, the message of the verifier, another sample of the group, and the
+observations of the completion.
 
 SDPO (https://arxiv.org/abs/2601.20802) distils the policy under such a prompt
 into the policy under the problem alone. The rows of `data.informed_prompts`
@@ -44,7 +45,8 @@ class Feedback(Part):
     sampled = step.sampled
     other, found = another_correct(sampled)
     tokens, valid = self._assembled(sampled, other, found)
-    batch = step.batch.replace(teacher_tokens=tokens, teacher_valid=valid)
+    prompts = dict(teacher_tokens=tokens, teacher_valid=valid)
+    batch = step.batch.replace(**prompts, detail=None)
     metrics = {'feedback/sample': jnp.mean(found)} if self.reads_sample else {}
     return memory, step._replace(batch=batch), metrics
 
@@ -79,7 +81,8 @@ class Feedback(Part):
 
   def _texts(self, batch: Batch, other: jax.Array, found: jax.Array):
     """Returns the texts of the step, i32 [N,C] by kind: the sample and the
-    observations of each row; and their lengths, i32 [N] by kind.
+    observations of each row, and the message of the verifier, [N,M], if there
+    are messages; and their lengths, i32 [N] by kind.
     """
     own = batch.tokens[:, self.start :]
     valid = batch.valid[:, self.start :]
@@ -90,12 +93,12 @@ class Feedback(Part):
     sample, n = batch_lib.packed(own, valid & ~is_stop)
     observed = batch.observed[:, self.start :]
     observations, m = batch_lib.packed(own, observed)
-    texts = sample[other], observations
-    lengths = jnp.where(found, n[other], 0), m
-    return (
-      dict(zip((informed.SAMPLE, informed.OBSERVATIONS), x))
-      for x in (texts, lengths)
-    )
+    texts = [sample[other], observations]
+    lengths = [jnp.where(found, n[other], 0), m]
+    if batch.detail is not None:
+      texts.append(batch.detail)
+      lengths.append(jnp.sum(batch.detail >= 0, axis=1))
+    return (dict(zip(informed.PLACES, x)) for x in (texts, lengths))
 
 
 def _widths(

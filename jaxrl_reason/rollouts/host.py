@@ -14,7 +14,6 @@ import collections
 import contextlib
 import dataclasses
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ from jaxrl_reason import trees
 from jaxrl_reason.base import Prompts, Reward, Rollout
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import progress
-from jaxrl_reason.verifiers import compose
+from jaxrl_reason.rollouts.verdict_arrays import Writer, to_reward
 from jaxrl_reason.verifiers.judges import pairwise
 from jaxrl_reason.verifiers.verdict import Verdict, all_failed
 
@@ -145,6 +144,7 @@ class HostSource:
     demos: verify the reference solutions too.
     others: a reward reads the other completions of the problem, as
       example['others'].
+    details: converts messages of verifiers to tokens; None: nothing reads them.
   """
 
   generate: Callable[..., Rollout]
@@ -163,6 +163,7 @@ class HostSource:
   play: Callable[..., Rollout] | None = None
   demos: bool = False
   others: bool = False
+  details: Writer | None = None
 
   def __post_init__(self):
     self._under_way = collections.deque()
@@ -304,7 +305,7 @@ class HostSource:
     reward, failed, helped = self.all_rows((own, failed, helped))
     self._refuse_failed(failed, told.tolist())
     best = greedy and self.all_rows(self._reward(greedy, batch.best))
-    demo = solutions and self.all_rows(to_reward(solutions, self.part_names))
+    demo = solutions and self.all_rows(self._reward(solutions))
     return Answered(reward, helped, best, demo, batch.ids, told)
 
   def _is_demo(self, out: Rollout) -> np.ndarray:
@@ -317,13 +318,18 @@ class HostSource:
       batch.ids = self.to_host(batch.asked.prompts.prompt_id)
     return [batch.asked.problem(int(i)) for i in batch.ids]
 
-  def _reward(self, verdicts: Sequence[Verdict], out: Rollout) -> Reward:
+  def _reward(
+    self, verdicts: Sequence[Verdict], out: Rollout | None = None
+  ) -> Reward:
     """Converts verdicts to arrays, with an environment's reward as the last
     part.
+
+    Args:
+      out: the completions; None: of reference solutions.
     """
-    if out.episode is None:
-      return to_reward(verdicts, self.part_names)
-    found = to_reward(verdicts, self.part_names[:-1])
+    if out is None or out.episode is None:
+      return to_reward(verdicts, self.part_names, self.details)
+    found = to_reward(verdicts, self.part_names[:-1], self.details)
     own = np.nansum(self.to_host(out.episode.reward), axis=1, dtype=np.float32)
     parts = found.parts.reshape(len(own), -1)
     return found.replace(
@@ -376,23 +382,3 @@ class HostSource:
       others = [x for group in groups for x in pairwise.others(group)]
       problems = [p | {'others': x} for p, x in zip(problems, others)]
     return list(zip(texts, problems))
-
-
-def to_reward(verdicts: Sequence[Verdict], part_names) -> Reward:
-  """Converts verdicts to arrays; the row of a failed verifier is invalid,
-  not 0.
-  """
-  total, parts, valid = compose.columns(verdicts, part_names)
-  return Reward(
-    np.asarray(total, np.float32),
-    np.asarray(parts, np.float32),
-    np.asarray(valid, bool),
-    np.asarray([answer_id(v.extracted) for v in verdicts], np.int32),
-  )
-
-
-def answer_id(answer: object) -> int:
-  """Returns a number >= 0 that equal answers share, or -1 without an answer,
-  as in `kernels.final.answer_ids`.
-  """
-  return -1 if answer in (None, '') else zlib.crc32(str(answer).encode()) >> 1

@@ -30,44 +30,16 @@ import numpy as np
 
 from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Episode, Model, Rollout
-from jaxrl_reason.envs.env import CUT
 from jaxrl_reason.rollouts import episode, turns
 from jaxrl_reason.rollouts.draw import NONE, Draw
+from jaxrl_reason.rollouts.verdict_arrays import Writer
 
 # Events besides `episode.EVENTS`: calls of unknown tools, timeouts, and tools
 # that raised or lost their process.
 EVENTS = (*episode.EVENTS, 'unknown', 'timeout', 'failed')
-# Characters of a reply that are tokenized, per token of its limit.
-CHARACTERS = 16
 POLL_S = 0.05  # longest wait for own replies before those of other processes
 # Text that the model reads in place of the reply of a failed call.
 FAILED = {'timeout': 'error: timeout', 'failed': 'error: the tool failed'}
-
-
-@dataclasses.dataclass(frozen=True)
-class Writer:
-  """Converts a reply to tokens, never to special tokens.
-
-  Attributes:
-    encode: text -> ids without special tokens.
-    before, after: ids around a reply, of a chat template.
-    room: limit of all tokens; longer replies are cut and end in `CUT`.
-  """
-
-  encode: Callable[[str], list[int]]
-  before: tuple[int, ...] = ()
-  after: tuple[int, ...] = ()
-  room: int = 0
-
-  def __call__(self, text: str) -> tuple[list[int], bool]:
-    """Returns (ids, True if the text was cut)."""
-    room = self.room - len(self.before) - len(self.after)
-    ids = self.encode(text[: CHARACTERS * room])
-    cut = len(ids) > room or len(text) > CHARACTERS * room
-    if cut:
-      mark = self.encode(CUT)
-      ids = ids[: room - len(mark)] + mark
-    return [*self.before, *ids, *self.after], cut
 
 
 @dataclasses.dataclass

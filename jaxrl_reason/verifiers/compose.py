@@ -79,7 +79,8 @@ class Composed:
         f'domain {example.get("domain")!r}'
       )
     first = next(iter(done.values()))
-    return Verdict(score, first.status, first.extracted, parts=_scores(done))
+    own = first.status, first.extracted, first.detail
+    return Verdict(score, *own, parts=_scores(done))
 
   @staticmethod
   def _run(part, done, completion, example) -> Verdict:

@@ -121,6 +121,17 @@ def test_items_of_a_rubric_are_counted():
   assert found - other == pytest.approx(3 * one, rel=1e-6)
 
 
+def test_messages_of_verifiers_have_room_in_the_update():
+  """The program of the plan is that of a run, whose rewards have messages."""
+  text = dict(rl__teacher__prompt='{prompt}{detail}', rl__path='host')
+  text |= dict(rl__teacher__prompt_len=57, rl__teacher__detail_len=7)
+  text |= dict(rl__workers=1, rl__steps_per_dispatch=1)
+  update = taught(**text)['update']
+  lowered = update.lower(jax.tree.leaves(update.state)[0].sharding.mesh)
+  state, _ = lowered.out_info
+  assert jax.tree.structure(state) == jax.tree.structure(update.state)
+
+
 def test_a_prompt_of_the_teacher_is_counted():
   text = dict(rl__teacher__prompt='{prompt}', rl__teacher__prompt_len=57)
   more = taught(**text)['step'].flops - taught()['step'].flops

@@ -9,10 +9,12 @@ from jaxrl_reason import batch as batch_lib
 from jaxrl_reason.base import Batch
 from jaxrl_reason.config.rl_sections import Teacher
 from jaxrl_reason.data import informed_prompts
-from jaxrl_reason.data.tokenizers import EOS_ID, CharTokenizer
+from jaxrl_reason.data.tokenizers import EOS_ID, ByteTokenizer, CharTokenizer
 from jaxrl_reason.parts import Step
+from jaxrl_reason.rollouts import verdict_arrays
 from jaxrl_reason.rollouts.feedback import Feedback
 from jaxrl_reason.update import scoring
+from jaxrl_reason.verifiers.verdict import Verdict
 
 TOKENIZER = CharTokenizer('0123456789+-=#abcdefghijklmnopqrstuvwxyz {}|')
 P, C, Q = 6, 5, 64
@@ -49,6 +51,11 @@ ROWS = [
 ]
 
 
+# The messages of verifiers, in the order of the rows.
+DETAILS = ('', 'b+', 'not 2', '', '{', '0', 'a', 'b', 'c', 'd', '')
+M = 5  # tokens of a message
+
+
 def observed_text(row):
   return row[1][1:3] if row[5] == 'observed' else ''
 
@@ -67,6 +74,9 @@ def batch(settings=SETTINGS, rows=ROWS) -> Batch:
     valid[i, P : P + len(ids)] = True
     observed[i, P + 1 : P + 3] = mark == 'observed'
   observed &= valid & (tokens != EOS_ID)
+  details = verdict_arrays.Writer(TOKENIZER.encode_data, room=M)
+  verdicts = [Verdict(0, detail=text) for text in DETAILS]
+  detail = verdict_arrays.to_reward(verdicts, ('reward',), details).detail
   problem, _, stopped, right, verified, marks = map(np.array, zip(*rows))
   return Batch(
     tokens=jnp.asarray(tokens),
@@ -82,6 +92,7 @@ def batch(settings=SETTINGS, rows=ROWS) -> Batch:
     observed=jnp.asarray(observed),
     is_offpolicy=jnp.asarray(valid & (marks == 'demo')[:, None]),
     is_hinted=jnp.asarray(marks == 'hinted'),
+    detail=jnp.asarray(detail[: len(rows)]),
     teacher_tokens=jnp.stack([encoded[p]['teacher_tokens'] for p in problem]),
     teacher_valid=jnp.stack([encoded[p]['teacher_valid'] for p in problem]),
   )
@@ -110,6 +121,7 @@ def expected(i: int, settings: Teacher, rows=ROWS) -> str:
     verdict=verdict.format(**example) if verified else '',
     sample=sample,
     observations=observed_text(rows[i]),
+    detail=DETAILS[i],
   )
 
 
@@ -121,19 +133,38 @@ def expected(i: int, settings: Teacher, rows=ROWS) -> str:
     {'prompt': '{sample}{prompt}', 'right': '', 'wrong': '', 'no_sample': '0'},
     {'prompt': '{prompt}{verdict}', 'no_sample': '', 'right': ''},
     {'prompt': '{sample}{sample}{prompt}{observations}{observations}'},
+    {'prompt': '{detail}|{prompt}{verdict}{detail}'},
   ],
   ids=str,
 )
 def test_a_row_is_the_text_of_its_prompt_encoded(changes):
   settings = SETTINGS.changed(changes)
   out, _ = assembled(batch(settings))
-  assert out.teacher_valid.dtype == bool
+  assert out.teacher_valid.dtype == bool and out.detail is None
   for i in range(len(ROWS)):
     want = TOKENIZER.encode(expected(i, settings))
     valid = np.asarray(out.teacher_valid[i])
     np.testing.assert_array_equal(valid, np.arange(Q) >= Q - len(want))
     np.testing.assert_array_equal(out.teacher_tokens[i, Q - len(want) :], want)
     assert not np.any(out.teacher_tokens[i, : Q - len(want)])
+
+
+def test_messages_are_cut_and_hold_no_special_tokens():
+  """A message that is too long ends in the mark `~`, if there is a token for
+  it. A failed verifier has no message of the completion.
+  """
+  details = verdict_arrays.Writer(ByteTokenizer().encode_data, room=4)
+  verdicts = [
+    Verdict(0, detail='a long message'),
+    Verdict(0, detail='\0\1'),
+    Verdict(1),
+    Verdict(0, 'error', detail='a bug'),
+  ]
+  found = verdict_arrays.to_reward(verdicts, ('reward',), details).detail
+  texts = [ByteTokenizer().decode(x) for x in found]
+  assert texts == ['a l~', '\0\1', '', ''] and found.dtype == np.int32
+  assert not np.isin(found, ByteTokenizer().special_ids).any()
+  assert verdict_arrays.to_reward(verdicts, ('reward',)).detail is None
 
 
 def test_the_table_of_samples():
@@ -192,6 +223,7 @@ def test_a_batch_before_its_verdicts_is_not_scored():
     # 'bad 2' is longer than 'good', and a sample of 5 than '11#2'.
     ({'prompt': '{prompt}{verdict}{sample}', 'no_sample': '{solution}'}, 13),
     ({'prompt': '{prompt}{observations}{sample}', 'no_sample': '012345'}, 14),
+    ({'prompt': '{prompt}{detail}{sample}', 'detail_len': 9}, 3 + 9 + 5),
   ],
 )
 def test_a_prompt_has_room_for_its_longest_texts(changes, n):

@@ -20,7 +20,7 @@ from jaxrl_reason import envs, sharding
 from jaxrl_reason.base import Prompts
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rollouts import episode, turns
+from jaxrl_reason.rollouts import episode, turns, verdict_arrays
 from jaxrl_reason.rollouts import host_episodes as hosted
 from jaxrl_reason.verifiers.tools import Answer, calculator, serve
 from jaxrl_reason.verifiers.verdict import Verdict, judge
@@ -72,7 +72,9 @@ def in_the_graph(model, params, **static):
 
 
 def on_the_host(model, params, pool=None, **static):
-  write = hosted.Writer(TOKENIZER.encode_data, room=LIMITS['observation'])
+  write = verdict_arrays.Writer(
+    TOKENIZER.encode_data, room=LIMITS['observation']
+  )
   player = hosted.Player(
     hosted_limits(), model, n_samples=G, max_new=C, write=write,
     pool=pool or Threads(calculator.step), decode=TOKENIZER.decode, burst=3,

@@ -16,7 +16,7 @@ from jaxrl_reason.base import Reward, TrainState, Trajectories
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.parts import Chain, Part
-from jaxrl_reason.rollouts import host
+from jaxrl_reason.rollouts import host, verdict_arrays
 from jaxrl_reason.rollouts.fused import FusedSource, Generation, key_of
 from jaxrl_reason.run.rl import host_step as host_step_lib
 from jaxrl_reason.run.rl import programs
@@ -269,7 +269,7 @@ def test_a_step_ahead_is_the_same_step_of_earlier_parameters():
   for i in range(3):
     order = key_of(L.ROOT, i, 'minibatches')
     out = sample(versions[max(i - 1, 0)].params, prompts[i], i)
-    reward = host.to_reward(judged(out, examples[i]), L.PARTS)
+    reward = verdict_arrays.to_reward(judged(out, examples[i]), L.PARTS)
     batch = batch_lib.make_batch(Trajectories(prompts[i], out, reward))
     batch = batch.replace(old_logp=batch.sampler_logp)
     versions.append(learn(versions[-1], batch, order))

@@ -1023,6 +1023,15 @@ EXAMPLES = [
     'has {observations}, and completions have none without rl.turns.env',
   ),
   (
+    UNDER
+    | {'rl.teacher.prompt': '{prompt} {detail}', 'rl.teacher.detail_len': 8},
+    "has the {detail} of a verifier in Python.*rl.path='host'",
+  ),
+  (
+    UNDER | {'rl.teacher.detail_len': 8},
+    'rl.teacher.detail_len=8: set both, {detail} in the prompt',
+  ),
+  (
     TOLD | {'rl.turns.env': 'subtraction'},
     "rl.turns.env='subtraction' and rl.teacher.prompt=.* of the other player",
   ),

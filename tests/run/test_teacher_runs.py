@@ -289,3 +289,42 @@ def test_a_resumed_run_with_feedback_is_the_uninterrupted_one(
   for path, x in trees.flatten(want.params).items():
     np.testing.assert_array_equal(trees.flatten(got.params)[path], x)
   assert kl(cut) == kl(whole)
+
+
+MESSAGES = """
+from jaxrl_reason.verifiers import tasks
+from jaxrl_reason.verifiers.verdict import Verdict
+
+def judged(completion, example):
+  right = tasks.check(completion, example)
+  return Verdict(right, detail='1' if right else '0')
+"""
+
+
+@pytest.mark.parametrize(
+  'flat',
+  [
+    {'rl.old_logp': 'sampler', 'rl.replay.rows': 8, 'rl.replay.capacity': 16},
+    *(
+      pytest.param(x, marks=pytest.mark.slow)
+      for x in (
+        {'mesh': (2, 2, 2)},
+        {'rl.refill_rounds': 1, 'rl.filter': 'dead_groups'},
+      )
+    ),
+  ],
+  ids=('replay', 'eight', 'refill'),
+)
+def test_a_message_that_is_the_verdict_teaches_as_the_verdict(flat, tmp_path):
+  """The texts of {verdict} are the messages of the verifier."""
+  (tmp_path / 'messages.py').write_text(MESSAGES)
+  reward = {'reward': f'{tmp_path}/messages.py:judged'}
+  own = FEEDBACK | flat | {'rl.path': 'host', 'rl.rewards': {'own': reward}}
+  train.run(taught('policy', **own), tmp_path / 'verdict')
+  own |= {'rl.teacher.prompt': '{sample}={prompt}{detail}'}
+  own |= {'rl.teacher.right': '', 'rl.teacher.wrong': ''}
+  own |= {'rl.teacher.detail_len': 2}
+  train.run(taught('policy', **own), tmp_path / 'detail')
+  assert kl(tmp_path / 'detail') == kl(tmp_path / 'verdict')
+  # Both messages occur.
+  assert any(0 < x < 1 for x in learnt(tmp_path / 'detail', 'reward_mean'))

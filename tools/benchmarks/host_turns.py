@@ -21,7 +21,7 @@ from jaxrl_reason import envs
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec, transformer
-from jaxrl_reason.rollouts import episode, turns
+from jaxrl_reason.rollouts import episode, turns, verdict_arrays
 from jaxrl_reason.rollouts import host_episodes as hosted
 from jaxrl_reason.verifiers.pool import VerifierPool
 from jaxrl_reason.verifiers.tools import serve
@@ -80,7 +80,9 @@ def inside(model, params, rows: int):
 
 def outside(model, params, rows: int, pool):
   stops = turns.automaton([b'='], TOKENIZER.token_bytes())
-  write = hosted.Writer(TOKENIZER.encode_data, room=LIMITS['observation'])
+  write = verdict_arrays.Writer(
+    TOKENIZER.encode_data, room=LIMITS['observation']
+  )
   player = hosted.Player(
     episode.Limits(**LIMITS, stops=stops), model, n_samples=G, max_new=C,
     pool=pool, write=write, decode=TOKENIZER.decode, burst=8,

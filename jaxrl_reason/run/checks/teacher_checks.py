@@ -211,6 +211,16 @@ def feedback_rules(c: RL) -> rules.Rows:
       f'{key} has {{observations}}, and completions have none without '
       'rl.turns.env: remove the field, or set an environment',
     ),
+    (
+      'detail' in names and c.path != 'host',
+      f'{key} has the {{detail}} of a verifier in Python, and kernels have no '
+      "messages: set rl.path='host', or remove the field",
+    ),
+    (
+      ('detail' in names) != bool(t.detail_len),
+      f'{key} and rl.teacher.detail_len={t.detail_len}: set both, {{detail}} '
+      'in the prompt and the most tokens of a message, or neither',
+    ),
     *rules.apart(
       f' and {key} cannot be combined: a completion after a hint lacks its '
       'beginning; set it to its default',

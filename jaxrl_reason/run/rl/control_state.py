@@ -85,7 +85,8 @@ def group_shapes(
   c: RL, prompt_columns: int, learn: Learner, gen: Generation
 ) -> Trajectories:
   """Returns the shapes of a step's groups [B,...], by the configuration."""
-  b, n, r = c.prompts, c.prompts * c.samples, len(c.rewards)
+  b, n = c.prompts, c.prompts * c.samples
+  sizes = len(c.rewards), c.teacher.detail_len
 
   def make(params, key):
     tokens = jnp.zeros((b, prompt_columns), jnp.int32)
@@ -121,8 +122,8 @@ def group_shapes(
       Trajectories(
         asked,
         out,
-        _no_reward(n, r),
-        _no_reward(b, r) if 'greedy_reward' in learn.needs else None,
+        no_reward(n, *sizes),
+        no_reward(b, *sizes) if 'greedy_reward' in learn.needs else None,
       )
     )
 
@@ -130,9 +131,16 @@ def group_shapes(
   return jax.eval_shape(make, params, jax.eval_shape(lambda: jax.random.key(0)))
 
 
-def _no_reward(n: int, parts: int) -> Reward:
+def no_reward(n: int, parts: int, detail_len: int) -> Reward:
+  """Returns rewards of n rows with the shapes of a run's.
+
+  Args:
+    detail_len: M, tokens of a message of the verifier; 0: there are none.
+  """
   ids = jnp.zeros(n, jnp.int32)
-  return Reward(jnp.zeros(n), jnp.zeros((n, parts)), ids > 0, ids)
+  detail = jnp.zeros((n, detail_len), jnp.int32) if detail_len else None
+  own = jnp.zeros(n), jnp.zeros((n, parts)), ids > 0, ids
+  return Reward(*own, detail)
 
 
 def _refuse_too_large(name: str, size: int, mesh: jax.sharding.Mesh) -> None:

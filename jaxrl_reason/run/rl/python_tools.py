@@ -15,7 +15,8 @@ from jaxrl_reason.data import chat, mixture
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.names import choice, nearest
 from jaxrl_reason.rollouts import chain, episode, turns
-from jaxrl_reason.rollouts.host_episodes import CHARACTERS, Player, Writer
+from jaxrl_reason.rollouts.host_episodes import Player
+from jaxrl_reason.rollouts.verdict_arrays import CHARACTERS, Writer
 from jaxrl_reason.verifiers import tools
 from jaxrl_reason.verifiers.pool import PoolError, VerifierPool
 from jaxrl_reason.verifiers.tools import calculator, calls, serve

@@ -33,6 +33,7 @@ from jaxrl_reason.rollouts import (
 )
 from jaxrl_reason.rollouts.host import Answered, Asked, HostSource
 from jaxrl_reason.rollouts.rounds import Rounds
+from jaxrl_reason.rollouts.verdict_arrays import Writer
 from jaxrl_reason.run.checks import data_checks
 from jaxrl_reason.run.process import goodput
 from jaxrl_reason.run.rl import problem_pool, programs, reward_functions
@@ -234,7 +235,14 @@ def host_source(
     draws=_draws(mesh) if reward_functions.reads_noise(c.rewards) else None,
     demos=any(kind.reads_demos for kind in kinds),
     others=bool(reward_functions.of_group(c.rewards)),
+    details=_details(c, parts.tokenizer),
   )
+
+
+def _details(c: RL, tokenizer) -> Writer | None:
+  """Returns `HostSource.details`."""
+  room = c.teacher.detail_len
+  return Writer(tokenizer.encode_data, room=room) if room else None
 
 
 def _draws(mesh) -> Callable:
