@@ -53,7 +53,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   if os.getcwd() not in sys.path:
     sys.path.insert(0, os.getcwd())
   module = importlib.import_module(f'jaxrl_reason.{COMMANDS[name][0]}')
-  module.main(rest)
+  try:
+    module.main(rest)
+  except KeyboardInterrupt:
+    command.fail('stopped')
 
 
 if __name__ == '__main__':

@@ -41,7 +41,6 @@ class Parser(argparse.ArgumentParser):
 
   def __init__(self, name: str, doc: str | None):
     """Args: name: of the command; doc: its docstring, for --help."""
-    self.no_recipe = 'this command reads no recipe'
     super().__init__(
       prog=f'{program()} {name}',
       description=EXAMPLE.sub(f'{program()} ', doc or ''),
@@ -68,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         near = like and f" Did you mean '--{like}'?"
         self.error(f'unknown option {flag}.{self._key(flag[2:]) or near}')
     if changes and self.get_default('changes') is None:
-      self.error(f'--config.{changes[0]}: {self.no_recipe}')
+      self.error(f'--config.{changes[0]}: this command reads no recipe')
     given = argparse.Namespace(changes=changes)
     found, others = self.parse_known_args(rest, given)
     for word in others:
@@ -89,8 +88,12 @@ class Parser(argparse.ArgumentParser):
     return changes.flag_hint(word)
 
   def recipe(self, help: str = 'recipe, FILE.py or FILE.py:ARGUMENT') -> None:
-    """Adds --config, and --config.KEY for every key of the recipe."""
+    """Adds --config, and the keys of the recipe."""
     self.text('--config', None, help, required=True)
+    self.keys()
+
+  def keys(self) -> None:
+    """Adds --config.KEY for every key of a recipe."""
     self.set_defaults(changes=())
     self.epilog = (
       '--config.KEY=VALUE changes a key of the recipe, such as '

@@ -32,10 +32,7 @@ def parser() -> command.Parser:
   p.text('--out', '', 'file to write; if empty, named by model and data')
   p.number('--prompt_len', 0, 'tokens of a prompt; 0: by the data')
   p.number('--completion_len', 0, 'tokens of a completion; 0: by the data')
-  p.no_recipe = (
-    'this command writes a recipe, and checks it as it is written; change the '
-    'file, or pass the key to the command "run" that trains it'
-  )
+  p.keys()
   p.switch('--notrial', 'without the two steps on this machine')
   return p
 
@@ -48,10 +45,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   # Imported here: a wrong flag is refused at once.
   from absl import logging
 
-  from jaxrl_reason.planning import first_recipe
+  from jaxrl_reason.planning import first_recipe, recipe_draft
 
   logging.set_verbosity(logging.ERROR)
-  name = first_recipe.file_name(a.model, a.data)
+  name = recipe_draft.file_name(a.model, a.data)
   options = first_recipe.Options(
     a.model,
     a.data,
@@ -61,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     a.prompt_len,
     a.completion_len,
     not a.notrial,
+    a.changes,
   )
   with command.one_line():
     print(first_recipe.run(options, lambda t: print(t, file=sys.stderr)))

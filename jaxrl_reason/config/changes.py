@@ -86,16 +86,26 @@ def apply(config: ml_collections.ConfigDict, changes: Iterable[str]) -> None:
   if any(c.startswith('data.name=') and c != same for c in changes):
     config.data.knobs = config.data.harder = {}
   for change in changes:
-    path, equals, text = change.partition('=')
-    name = f'--config.{path}'
-    if not all(part.isidentifier() for part in path.split('.')):
-      raise ValueError(f'{name}: a key has only letters, digits and _')
-    annotation = annotation_of(path, name)
-    if annotation is bool and not equals:
-      text, equals = 'true', '='
-    if not equals:
-      raise ValueError(f'{name}: write {name}=VALUE')
-    put(config, path, _read(name, text, annotation), name)
+    path, value = parsed(change)
+    put(config, path, value, f'--config.{path}')
+
+
+def parsed(change: str) -> tuple[str, Any]:
+  """Returns (path, value) of a text such as 'rl.samples=16'.
+
+  Raises:
+    ValueError: names a key that does not exist, or a value it cannot have.
+  """
+  path, equals, text = change.partition('=')
+  name = f'--config.{path}'
+  if not all(part.isidentifier() for part in path.split('.')):
+    raise ValueError(f'{name}: a key has only letters, digits and _')
+  annotation = annotation_of(path, name)
+  if annotation is bool and not equals:
+    text, equals = 'true', '='
+  if not equals:
+    raise ValueError(f'{name}: write {name}=VALUE')
+  return path, _read(name, text, annotation)
 
 
 def annotation_of(path: str, name: str) -> Any:

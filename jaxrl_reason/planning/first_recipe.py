@@ -12,9 +12,7 @@ import itertools
 import math
 import os
 import pathlib
-import re
 import shlex
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,26 +22,28 @@ from etils import epath
 from jaxrl_reason import command as command_lib
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.checkpoints import pretrained
+from jaxrl_reason.config import changes as changes_lib
 from jaxrl_reason.data import chat, example_files, hub, pipeline, row_fields
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.names import hub_hint, nearest
-from jaxrl_reason.planning import planner, trials
+from jaxrl_reason.planning import own_machine, planner, trials
+from jaxrl_reason.planning.recipe_draft import Draft
 from jaxrl_reason.run.checks import config_checks
-from jaxrl_reason.run.process import chips
+from jaxrl_reason.run.process import chips, cpu_devices
 from jaxrl_reason.verifiers import tasks
 
 MEASURED = 2000  # problems of a split whose lengths are measured, at most
 SHORT = 0.99  # share of problems that a row must hold; longer ones are dropped
 # A completion of a model that explains its answer, in tokens, at least.
 EXPLAINED = 256
-WIDTH = 80  # of a line of the recipe
-# From full training to what needs least memory, tried in this order.
-ADAPTERS = {'lora.rank': 32, 'rl.optimizer.lr': 1e-4}
-SMALLER: tuple[tuple[str, dict], ...] = (
-  ('every weight', {}),
-  ('LoRA on bfloat16 weights', ADAPTERS | {'frozen_dtype': 'bfloat16'}),
-  ('LoRA on int8 weights', ADAPTERS | {'frozen_dtype': 'int8'}),
-)
+# Keys that other flags of the command set, and those that --on searches for.
+FLAGS = {
+  'data.completion_len': 'completion_len', 'data.dir': 'data',
+  'data.name': 'data', 'data.prompt_len': 'prompt_len', 'model_dir': 'model',
+}  # fmt: skip
+SEARCHED = (
+  'mesh', 'model.remat', 'rl.micro_batches', 'rl.parts', 'rl.padding',
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,66 +58,7 @@ class Options:
   prompt_len: int = 0
   completion_len: int = 0
   trial: bool = True
-
-
-@dataclasses.dataclass
-class Draft:
-  """A recipe that is being written.
-
-  Attributes:
-    notes: lines of the docstring.
-    values: of keys, by path.
-    found: lines of settings that the planner found.
-  """
-
-  notes: list[str]
-  values: dict[str, Any] = dataclasses.field(default_factory=dict)
-  found: list[str] = dataclasses.field(default_factory=list)
-
-  def set(self, section: str, **values: Any) -> None:
-    """Sets keys of a section; '': keys of the run."""
-    prefix = f'{section}.' if section else ''
-    self.values |= {f'{prefix}{key}': value for key, value in values.items()}
-
-  def config(self) -> config_lib.Run:
-    """Returns the config that the values make."""
-    return config_lib.Run().changed(self.values)
-
-  def lines(self) -> list[str]:
-    """Returns the lines of get_config."""
-    sections: dict[str, dict] = {}
-    for path, value in self.values.items():
-      section, _, key = path.rpartition('.')
-      sections.setdefault(section, {})[key] = value
-    out = [f'c.{k} = {v!r}' for k, v in sections.pop('', {}).items()]
-    for section, values in sections.items():
-      keys = [f'{key}={value!r}' for key, value in values.items()]
-      for some in _wrapped(keys, WIDTH - len(f'  c.{section}.update()')):
-        out.append(f'c.{section}.update({some})')
-    return out + self.found
-
-  def text(self, command: str) -> str:
-    """Returns the recipe as a file."""
-    notes = '\n'.join(textwrap.fill(note, WIDTH) for note in self.notes)
-    body = '\n'.join(f'  {line}' for line in self.lines())
-    return (
-      f'"""{notes}\n\n  {command}\n"""\n\n'
-      'from jaxrl_reason import config as config_lib\n\n\n'
-      '@config_lib.recipe()\ndef get_config():\n'
-      f'  c = config_lib.default()\n{body}\n  return c\n'
-    )
-
-
-def _wrapped(words: list[str], width: int) -> list[str]:
-  """Joins words by commas to lines of at most `width` characters."""
-  lines = ['']
-  for word in words:
-    longer = f'{lines[-1]}, {word}' if lines[-1] else word
-    if len(longer) <= width or not lines[-1]:
-      lines[-1] = longer
-    else:
-      lines.append(word)
-  return lines
+  changes: Sequence[str] = ()
 
 
 def run(o: Options, say: Callable[[str], Any]) -> str:
@@ -130,8 +71,11 @@ def run(o: Options, say: Callable[[str], Any]) -> str:
     raise ValueError(f'--out={o.out} is there already: name another file')
   if not o.out.parent.is_dir():
     raise ValueError(f'--out={o.out}: there is no folder {o.out.parent}')
+  if not o.on:
+    cpu_devices.split(config_lib.Run())  # as the run that follows
   topology = chips.topology_of(o.on) if o.on else _here()
-  draft = Draft([f'{o.model or "A small model"} on {o.data}.'])
+  title = f'{o.model or "A small model"} on {o.data}.'
+  draft = Draft([title], changes=_changes(o.changes, topology))
   _data(draft, o, say)
   problems = problems_lib.load(draft.config().data, 0)
   _model(draft, o, problems)
@@ -143,19 +87,47 @@ def run(o: Options, say: Callable[[str], Any]) -> str:
   run_it = f'run {" ".join(flags)}'
   command = f'{command_lib.program()} {run_it}'
   config_checks.check(draft.config(), 1)
+
+  def trial() -> float:
+    o.out.write_text(draft.text(command))
+    return trials.measured(o.out, say)
+
   if topology:
     _planned(draft, topology, say)
-  o.out.write_text(draft.text(command))
-  if not topology and o.trial:
+  else:
+    folder = _folder(o) if o.model else None
     try:
-      cost = trials.measured(o.out, say)
-    except ValueError:
-      o.out.rename(o.out.with_suffix('.failed.py'))
+      own_machine.batch(draft, folder, trial if o.trial else None, say)
+    except (ValueError, KeyboardInterrupt):
+      if o.out.exists():
+        o.out.rename(o.out.with_suffix('.failed.py'))
       raise
-    draft.notes.append(cost)
-    say(cost)
-    o.out.write_text(draft.text(command))
+  o.out.write_text(draft.text(command))
   return f'{o.out} is written. Train it:\n  {command}'
+
+
+def _on_cpu(o: Options) -> bool:
+  """Returns whether the recipe is for the CPU of this machine."""
+  return not o.on and jax.default_backend() == 'cpu'
+
+
+def _changes(changes: Sequence[str], topology: str) -> dict[str, Any]:
+  """Returns the values of --config.KEY=VALUE by key.
+
+  Raises:
+    ValueError: no such key or value, or the command chooses the key's value.
+  """
+  changes_lib.apply(config_lib.default(), changes)
+  values = dict(map(changes_lib.parsed, changes))
+  for key in values:
+    if key in FLAGS:
+      raise ValueError(f'--config.{key}: use --{FLAGS[key]}')
+    if topology and key in SEARCHED:
+      raise ValueError(
+        f'--config.{key}: the search for {topology} chooses the value; change '
+        'it in the file that this command writes'
+      )
+  return values
 
 
 def _here() -> str:
@@ -182,18 +154,20 @@ def _data(draft: Draft, o: Options, say) -> None:
       'hf:owner/name'
     )
   draft.set('data', name=example_files.NAME, dir=o.data)
-  fields = _fields(o.data)
+  given = draft.changes.get
+  names = {k: given(f'data.files.{k}', '') for k in row_fields.USUAL}
+  fields = _fields(o.data, names)
   say(f'fields of {o.data}: {", ".join(f"{k}={v}" for k, v in fields.items())}')
   draft.set('data.files', **fields, verifier=o.reward or 'math')
 
 
-def _fields(source: str) -> dict[str, Any]:
-  """Returns the names of fields, guessed from the first row, and the share that
-  is held out if there is no test split.
+def _fields(source: str, names: dict[str, str]) -> dict[str, Any]:
+  """Returns the names of fields, guessed from the first row if they are '', and
+  the share that is held out if there is no test split.
   """
   paths = example_files.paths_of(source)
   every = [*paths['train'], *paths['test']]
-  fields = row_fields.guessed(every, dict.fromkeys(row_fields.USUAL, ''))
+  fields = row_fields.guessed(every, names)
   few = [row for _, row in itertools.islice(example_files.rows(every[0]), 1000)]
   solution = few and row_fields.text_of(row_fields.inside(few[0], 'solution'))
   if solution and fields['answer'] != 'solution':
@@ -220,7 +194,7 @@ def _model(draft: Draft, o: Options, problems) -> None:
       template = 'boxed'
   draft.set('', stages=('rl',), model_dir=o.model)
   draft.set('data', tokenizer='hf', template=template)
-  if o.on or jax.default_backend() != 'cpu':
+  if not _on_cpu(o):
     draft.set('model', dtype='bfloat16')
 
 
@@ -259,7 +233,9 @@ def _lengths(draft: Draft, o: Options, problems, say) -> None:
   prompt_len = o.prompt_len or max(_room(n, 8) for n in counts)
   completion_len = o.completion_len or _room(answers, 8)
   if o.model and not o.completion_len:
-    completion_len = max(EXPLAINED, 2 * completion_len)
+    # A CPU takes seconds for each 100 tokens of a completion.
+    factor = 1 if _on_cpu(o) else 2
+    completion_len = max(EXPLAINED, factor * completion_len)
   if dropped := sum(n > prompt_len for n in prompts):
     draft.notes.append(
       f'{dropped / len(prompts):.1%} of the prompts are longer than their '
@@ -291,20 +267,16 @@ def _room(lengths: Sequence[int], unit: int) -> int:
 def _batch(draft: Draft, o: Options, topology: str) -> None:
   """Chooses the batch, the path of rewards, and the other keys of the run."""
   fused = tasks.is_known(o.data) and not o.reward and tasks.get(o.data).kernel
-  small = not topology and jax.default_backend() == 'cpu'
   draft.set('rl', steps=200, algorithm='dr_grpo', samples=8)
   if not fused:
     draft.set('rl', path='host', workers=min(os.cpu_count() or 1, 16))
   if topology:
     n = math.prod(chips.torus_of(topology))
     draft.set('rl', prompts=max(64, 2 * n))
-  else:
-    draft.set('rl', prompts=8 if small else 32)
-    if o.model:
-      draft.set('rl', micro_batches=8, logprob_chunk=64)
   lr = 1e-6 if o.model else 3e-4
   draft.set('rl.optimizer', lr=lr, schedule='constant', warmup_steps=5)
-  draft.set('eval', every=50, problems=64 if small else 256)
+  few = {'problems': 32, 'samples': 2} if o.model else {'problems': 64}
+  draft.set('eval', every=50, **(few if _on_cpu(o) else {'problems': 256}))
   draft.set('checkpoint', every=50)
   draft.set('', log_every=5)
 
@@ -315,8 +287,7 @@ def _planned(draft: Draft, topology: str, say) -> None:
   Raises:
     ValueError: nothing fits, not even adapters on int8 weights.
   """
-  for what, changes in SMALLER:
-    smaller = dataclasses.replace(draft, values=draft.values | changes)
+  for what, smaller in draft.ways():
     say(f'{topology}: {what}')
     plan = planner.Planner(
       smaller.config(), topology, slices=1, model='', say=say
@@ -341,9 +312,3 @@ def _planned(draft: Draft, topology: str, say) -> None:
   )
   draft.notes.append(cost)
   say(cost)
-
-
-def file_name(model: str, data: str) -> str:
-  """Returns a file name for a recipe of a model and data."""
-  parts = (model.rpartition('/')[2] or 'small', pathlib.Path(data).stem)
-  return re.sub(r'\W+', '_', '_'.join(parts)).strip('_').lower() + '.py'

@@ -4,6 +4,7 @@
   fitting(planner, config) -> Found: settings that fit the mesh, or None
   completed(planner, found) -> Found: with the other phases of a step
   faster(planner, found)   -> Found: the same, or faster settings
+  estimated(config, hbm)   -> settings of GPUs or a CPU, without compiling
 
 The settings are the parts in which a batch is generated, the recomputation
 (`model.remat`), the micro-batches, the chunks of logits, and the sharing of
@@ -25,8 +26,8 @@ from jaxrl_reason.config import Run
 from jaxrl_reason.config.training import Training
 from jaxrl_reason.models import cache, remat
 from jaxrl_reason.models.parts import layers
+from jaxrl_reason.planning import abstract, phases
 from jaxrl_reason.planning import described_model as described
-from jaxrl_reason.planning import phases
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.process import chips
@@ -288,3 +289,57 @@ def faster(planner, found: Found) -> Found:
   if name == 'rl' and best.config.rl.padding == 'whole':
     best = better(rl__padding=SHARED)
   return best
+
+
+def estimated(
+  config: Run,
+  hbm: float,
+  shape: Sequence[int] = (1, 1, 1),
+  devices: Sequence[jax.Device] = (),
+) -> tuple[Run, float] | None:
+  """Chooses settings of a mesh by arithmetic alone, for devices whose compiler
+  is not at hand; returns them and the bytes that a device needs, without the
+  share that `ROOM` keeps free. None: they do not fit.
+
+  Args:
+    hbm: bytes of a device's memory.
+    shape: of the mesh; devices: of it, or (): one.
+  """
+  mesh = sharding.make_mesh(shape, devices or jax.devices()[:1])
+  made = lean(config, shape)
+  parts, shards = abstract.shapes(made, mesh), sharding.row_shards(mesh)
+  of_cache, of_update = _room(ROOM * hbm, parts)
+  cached = _cache(parts)
+  if config.rl.path == 'host':
+    made = _first(made, 'rl__parts', cached, of_cache, shards)
+  for policy in POLICIES * (made is not None):
+    made = made.changed(model__remat=policy)
+    need = _activations(abstract.shapes(made, mesh)) + _logits(parts)
+    key = f'{made.stages[-1]}__micro_batches'
+    if found := _first(made, key, need, of_update, shards):
+      left = min(
+        of_cache - cached / found.rl.parts,
+        of_update - need / found.rl.micro_batches,
+      )
+      return found, ROOM * hbm - left
+  return None
+
+
+def _first(
+  config: Run, key: str, need: float, room: float, shards: int
+) -> Run | None:
+  """Returns the recipe with the least value of a key that divides `need` bytes
+  to fit the room.
+  """
+  values = (n for n in counts(config, key, shards) if need / n <= room)
+  n = next(values, 0)
+  return config.changed(**{key: n}) if n else None
+
+
+def _logits(parts: Prepared) -> float:
+  """Counts the bytes of a chunk of logits of a device's rows, and of its
+  gradient, in float32.
+  """
+  rl = parts.config.rl
+  rows = _rows(rl, sharding.row_shards(parts.mesh))
+  return rows * rl.logprob_chunk * parts.shape.vocab * 8

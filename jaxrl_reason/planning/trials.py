@@ -4,9 +4,11 @@ stage on this machine.
 
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import jax
 
@@ -17,6 +19,7 @@ from jaxrl_reason.verifiers.verdict import all_invalid
 
 TRIED = 10  # problems
 STEPS = 2  # of each stage
+QUIET_S = 30  # between two lines about a trial
 
 
 def reward(rl: config_lib.RL, problems) -> str:
@@ -58,31 +61,61 @@ def reward(rl: config_lib.RL, problems) -> str:
   return '\n'.join(lines)
 
 
-def measured(recipe: pathlib.Path, say) -> str:
-  """Runs two steps of each stage on this machine; returns what a step costs.
+def measured(recipe: pathlib.Path, say) -> float:
+  """Runs two steps of each stage on this machine; returns the seconds of the
+  last step.
 
   Raises:
     ValueError: the run failed; quotes its last line.
   """
   stages = config_lib.load(str(recipe), ()).stages
+  few = jax.device_count()  # a row for each device
   with tempfile.TemporaryDirectory(prefix='jaxrl-start-') as folder:
     flags = [f'--config.{s}.steps={STEPS}' for s in stages]
     flags += ['--config.log_every=1', f'--config.checkpoint.every={STEPS}']
-    flags += ['--config.eval.problems=8', '--config.eval.samples=1']
+    flags += [f'--config.eval.problems={few}', f'--config.eval.batch={few}']
+    flags += ['--config.eval.samples=1', '--config.eval.harder=False']
     flags += [f'--config={recipe}', f'--workdir={folder}/run']
     say(f'two steps of {" and ".join(stages)} on this machine, as a trial')
-    done = subprocess.run(
-      [sys.executable, '-m', 'jaxrl_reason', 'run', *flags],
-      capture_output=True,
-      text=True,
-    )
-    if done.returncode:
-      last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
-      raise ValueError(f'the trial of {recipe} failed: {last}')
+    code, last = _finished(flags, pathlib.Path(folder) / 'log', say)
+    if code:
+      raise ValueError(f'the trial of {recipe} failed: {last}{_killed(code)}')
     rows = (pathlib.Path(folder) / 'run' / 'metrics.jsonl').read_text()
     rows = [json.loads(line) for line in rows.splitlines()]
-  steps = [r['perf/step_s'] for r in rows if 'perf/step_s' in r]
+  return [r['perf/step_s'] for r in rows if 'perf/step_s' in r][-1]
+
+
+def _finished(flags: list[str], log: pathlib.Path, say) -> tuple[int, str]:
+  """Runs the command `run` to its end, and says where it is from time to time.
+  Returns (exit code, last line).
+
+  Args:
+    log: file for what the command prints.
+  """
+
+  def last() -> str:
+    lines = log.read_text(errors='replace').replace('\r', '\n').split('\n')
+    return next((line.strip() for line in reversed(lines) if line.strip()), '')
+
+  command = [sys.executable, '-m', 'jaxrl_reason', 'run', *flags]
+  begun = time.monotonic()
+  with log.open('w') as out:
+    trial = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+    try:
+      while True:
+        try:
+          return trial.wait(QUIET_S), last()
+        except subprocess.TimeoutExpired:
+          say(f'  {time.monotonic() - begun:.0f} s: {last():.100}')
+    finally:
+      trial.kill()
+
+
+def _killed(code: int) -> str:
+  """Returns the likely reason of a process that a signal ended, or ''."""
+  if code != -signal.SIGKILL:
+    return ''
   return (
-    f'On this machine ({jax.device_count()} x {jax.devices()[0].device_kind}): '
-    f'a step of the last stage takes {steps[-1]:.3g} s.'
+    ' (the system killed it, probably because memory was full: set '
+    '--config.rl.prompts or --completion_len lower)'
   )

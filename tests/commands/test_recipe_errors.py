@@ -9,7 +9,7 @@ import pytest
 from paths import ROOT
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import grade, main, start
+from jaxrl_reason import grade, main
 from jaxrl_reason.config import changes
 from jaxrl_reason.data import problems
 from jaxrl_reason.run.checks import config_checks
@@ -169,9 +169,6 @@ def test_a_command_without_a_recipe_takes_no_key(capsys):
   with pytest.raises(SystemExit):
     grade.parser().parse(['--file=x', '--config.seed=3'])
   assert 'seed=3: this command reads no recipe' in capsys.readouterr().err
-  with pytest.raises(SystemExit):
-    start.parser().parse(['--data=x', '--config.seed=3'])
-  assert 'seed=3: this command writes a recipe' in capsys.readouterr().err
 
 
 LATE = """

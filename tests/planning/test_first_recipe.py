@@ -5,18 +5,20 @@ it.
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
 import types
 
+import jax
 import pytest
 from paths import ROOT, load_recipe
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.data import problems as problems_lib
-from jaxrl_reason.planning import first_recipe, trials
+from jaxrl_reason.planning import first_recipe, recipe_draft, trials
 from jaxrl_reason.verifiers import tasks
 
 REWARD = """
@@ -44,7 +46,8 @@ def folder(tmp_path, monkeypatch):
   (tmp_path / 'mine.jsonl').write_text(lines)
   (tmp_path / 'mine.py').write_text(REWARD)
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setenv('XLA_FLAGS', '')  # the trial takes one device
+  jax.devices()  # this process has its devices; the trial takes one
+  monkeypatch.setenv('XLA_FLAGS', '')
   return tmp_path
 
 
@@ -73,10 +76,13 @@ def test_a_recipe_of_files_a_reward_and_a_new_model_trains(folder):
   done = jaxrl(*given)
   assert done.returncode == 0, done.stderr[-3000:]
   assert 'question=Problem, answer=final_answer, heldout=0.1' in done.stderr
-  assert 'a step of the last stage takes' in done.stderr
+  cost = r'a step of (\d+) completions takes .* s, and the 200 steps'
+  rows = int(re.search(cost, done.stderr)[1])
   command = done.stdout.strip().splitlines()[-1].split()
   assert command[:3] == ['jaxrl', 'run', '--config=small_mine.py']
   text = (folder / 'small_mine.py').read_text()
+  rl = load_recipe(folder / 'small_mine.py').get_config().rl
+  assert rl.prompts * rl.samples == rows
   assert ' '.join(command) in text
   assert all(len(line) <= 80 for line in text.splitlines())
   shorter = [f'--config.{s}.steps=2' for s in ('sft', 'rl')]
@@ -117,7 +123,7 @@ def test_the_lengths_fit_every_split_of_a_task(tmp_path, monkeypatch, name):
   """Problems that are harder are longer; they must not all be dropped."""
   monkeypatch.setattr(first_recipe, 'MEASURED', 100)
   o = first_recipe.Options('', name, '', '', tmp_path / 'recipe.py')
-  draft = first_recipe.Draft([''])
+  draft = recipe_draft.Draft([''])
   first_recipe._data(draft, o, print)
   data = draft.config().data
   problems = problems_lib.load(data, 0)
@@ -184,6 +190,19 @@ def test_chips_by_name_and_the_largest_training_that_fits(folder, monkeypatch):
     start(folder, on='v5e-8', out=folder / 'none.py')
 
 
+def test_keys_of_the_command_line_are_in_the_recipe(folder):
+  """They also decide what the command measures and tries."""
+  rows = [{'a': f'{i}+1=', 'b': str(i + 1)} for i in range(20)]
+  (folder / 'own.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+  changes = ['rl.steps=50', 'rl.loss.kl_coef=0.1', 'rl.optimizer.lr=1e-3']
+  changes += ['data.files.question=a', 'data.files.answer=b', 'stages=rl']
+  c, said = start(folder, data='own.jsonl', changes=changes)
+  assert (c.rl.steps, c.rl.loss.kl_coef, c.rl.optimizer.lr) == (50, 0.1, 1e-3)
+  assert c.stages == ('rl',) and 'question=a, answer=b' in said
+  table = [line.split() for line in said.splitlines() if '+1=' in line]
+  assert all(row[-2:] == ['1', '0'] for row in table)
+
+
 @pytest.mark.slow
 @pytest.mark.tpu_compile
 def test_settings_are_found_by_the_planners_search(folder):
@@ -211,6 +230,11 @@ def test_settings_are_found_by_the_planners_search(folder):
       '--out=missing/x.py: there is no folder missing',
     ),
     (dict(model='Qwen/Qwen3-1.7B'), "Did you mean 'hf:Qwen/Qwen3-1.7B'"),
+    (dict(changes=['rl.lr=1']), "unknown key. Did you mean 'rl.optimizer.lr'"),
+    (dict(changes=['rl.samples=x']), "--config.rl.samples='x'"),
+    (dict(changes=['model_dir=x']), '--config.model_dir: use --model'),
+    (dict(changes=['data.prompt_len=8']), 'use --prompt_len'),
+    (dict(changes=['mesh=(1,8,1)'], on='v5e-8'), 'the search for v5e:2x4'),
   ],
 )
 def test_invalid_input_is_refused_before_a_file_is_written(
