@@ -13,6 +13,7 @@ FOLDER = ROOT / 'tools' / 'benchmarks'
 SMALL = '--layers=1 --width=16 --repeats=1 '
 # Rows divide over the tests' eight devices.
 RUNS = {
+  'host_side': 'rewards --rows=2 --tokens=200 --workers=1',
   'group_size': SMALL + '--rows=64 --prompt=8 --new=4',
   'long_tail': SMALL + '--samples=4 --new=32',
   'losses': '--rows=4 --tokens=8 --repeats=1',
