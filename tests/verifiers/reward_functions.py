@@ -19,6 +19,9 @@ def behave(completion: str, example: dict) -> float:
       pass
   if completion == 'sleep':
     time.sleep(60)
+  if completion == 'wait':
+    time.sleep(0.1)
+    return 1.0
   if completion == 'die':
     os._exit(3)
   if completion == 'eat':
@@ -52,6 +55,14 @@ def attack(completion: str, example: dict):
           os.kill(pid, signal.SIGKILL)
   if completion == 'fork':
     os.fork()
+  if completion == 'end a child':
+    ours, theirs = os.pipe()
+    if (child := os.fork()) == 0:
+      os.write(theirs, b'started')
+      time.sleep(60)
+    os.read(ours, 7)
+    os.kill(child, signal.SIGTERM)
+    os.waitpid(child, 0)
   if completion == 'leave a child':  # which keeps the worker's socket open
     if os.fork() == 0:
       if os.fork() == 0:

@@ -15,7 +15,7 @@ import pytest
 from waiting import eventually
 
 from jaxrl_reason.verifiers import pool, resolve
-from jaxrl_reason.verifiers.pool import limited, worker
+from jaxrl_reason.verifiers.pool import interpreter, limited, worker
 from jaxrl_reason.verifiers.verdict import Verdict, all_failed, all_invalid
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -47,12 +47,46 @@ def alive(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize('signum', ['SIGTERM', 'SIGHUP', 'SIGINT'])
+STOPS = pytest.mark.parametrize('signum', interpreter.STOPS)
+
+
+@STOPS
 def test_signals_to_all_processes_of_a_job_do_not_end_a_pool(behave, signum):
   """The trainer needs the pool for its last steps."""
-  behave._process.send_signal(signal.Signals[signum])
+  nursery, restarts = behave._process, behave.stats()['restarts']
+  processes = [nursery.pid, *_children_of(nursery.pid)]
+  waiting = behave.submit([('wait', {})] * 2)
+  for pid in processes:
+    os.kill(pid, signum)
+  assert [v.score for v in waiting.result()] == [1.0] * 2
   assert [v.score for v in behave.map([GOOD] * 8)] == [1.0] * 8
-  assert behave._process.poll() is None
+  assert all(map(alive, processes)) and behave._process is nursery
+  assert behave.stats()['restarts'] == restarts
+
+
+@STOPS
+def test_signals_to_all_processes_of_a_job_do_not_end_a_function(signum):
+  """A query or a template that is being computed keeps its result."""
+  code = f"(__import__('os').kill(__import__('os').getpid(), {signum}), 1)[1]"
+  assert limited.Function('builtins', 'eval', memory_mb=64)(code, 5.0) == 1
+
+
+def test_a_reward_can_end_its_own_forks(attacked):
+  assert attacked.map([('end a child', {})])[0].score == 1.0
+
+
+def test_an_interrupted_function_does_not_answer_the_next_call(monkeypatch):
+  evaluate = limited.Function('builtins', 'eval', memory_mb=65)
+  assert evaluate('1', 5.0) == 1
+  process = limited._process(evaluate)
+
+  def interrupt():
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(process._reader, 'only', interrupt)
+    evaluate('2', 5.0)
+  assert evaluate('3', 5.0) == 3
 
 
 @pytest.mark.filterwarnings('error')

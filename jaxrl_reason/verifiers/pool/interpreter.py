@@ -1,6 +1,7 @@
 """Starts Python interpreters that serve this process over a socket."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,24 @@ ONE_THREAD = {
   'OPENBLAS_NUM_THREADS': '1',
   'MKL_NUM_THREADS': '1',
 }
+# A job may get these in every process. They are for the process that starts the
+# interpreters, which needs their answers for its last steps.
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Comes before all imports. A handler, because programs that an interpreter
+# starts would inherit an ignored signal.
+PROLOGUE = f"""import signal
+for number in {tuple(map(int, STOPS))}: signal.signal(number, lambda *_: None)
+"""
+
+
+def restore_stops_in_forks() -> None:
+  """Makes the signals of STOPS end later forks of this process."""
+
+  def restore():
+    for number in STOPS:
+      signal.signal(number, signal.SIG_DFL)
+
+  os.register_at_fork(after_in_child=restore)
 
 
 def environment() -> dict[str, str]:
@@ -22,7 +41,8 @@ def environment() -> dict[str, str]:
 def start(
   code: str, *flags: str, env: dict[str, str], **options
 ) -> tuple[subprocess.Popen, socket.socket]:
-  """Starts an interpreter; returns the process and the socket to it.
+  """Starts an interpreter that ignores STOPS; returns the process and the
+  socket to it.
 
   Args:
     code: its program, with {} for the descriptor of its end of the socket.
@@ -32,7 +52,7 @@ def start(
   ours, theirs = socket.socketpair()
   with theirs:
     process = subprocess.Popen(
-      [sys.executable, *flags, '-c', code.format(theirs.fileno())],
+      [sys.executable, *flags, '-c', PROLOGUE + code.format(theirs.fileno())],
       env=env,
       pass_fds=[theirs.fileno()],
       stdin=subprocess.DEVNULL,

@@ -105,6 +105,9 @@ class _Process:
         raise Failed('', f'its process does not answer: {e}') from e
       except OSError:  # it has ended; its status is read
         answer = None
+      except BaseException:  # Ctrl-C: the next call would read this answer
+        self._end()
+        raise
       if answer is None:
         self._explain_end(seconds)
     status, content = json.loads(answer)
@@ -188,7 +191,6 @@ def limit_memory(memory_mb: int) -> None:
 def main(function: Callable, fd: int, memory_mb: int) -> None:
   """Answers calls until the caller closes the socket."""
   sock = socket.socket(fileno=fd)
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles it
   signal.signal(signal.SIGPROF, signal.SIG_DFL)
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
   limit_memory(memory_mb)

@@ -38,6 +38,7 @@ from typing import NamedTuple
 
 from jaxrl_reason.verifiers import resolve
 from jaxrl_reason.verifiers.pool import limited, linux, procfs, wire
+from jaxrl_reason.verifiers.pool.interpreter import restore_stops_in_forks
 from jaxrl_reason.verifiers.verdict import Verdict, judge, plain_of
 
 MAX_CHUNK = 32
@@ -149,11 +150,12 @@ def _worker_main(sock: socket.socket, reward, settings: Settings):
     os.setpgid(0, 0)  # so that processes of a reward end with the worker
     if linux.AVAILABLE:
       linux.die_with_parent()  # also in an endless loop
+    restore_stops_in_forks()  # a reward may end its own with SIGTERM
     limited.limit_memory(settings.memory_mb)
     _work(sock, reward, settings)
     code = 0
-  except (ConnectionError, KeyboardInterrupt):
-    code = 0  # the nursery has ended or ends
+  except ConnectionError:
+    code = 0  # the nursery has ended
   finally:
     os._exit(code)
 
@@ -391,7 +393,7 @@ def main(fd: int):
   try:
     sock.sendall(wire.frame(json.dumps(None).encode()))
     nursery.run()
-  except (ConnectionError, KeyboardInterrupt):
-    pass  # the trainer was killed, or a reward interrupts this process
+  except ConnectionError:
+    pass  # the trainer was killed
   finally:
     nursery.close()
