@@ -25,8 +25,9 @@ from jaxrl_reason.checkpoints import pretrained
 from jaxrl_reason.config import changes as changes_lib
 from jaxrl_reason.data import chat, example_files, hub, pipeline, row_fields
 from jaxrl_reason.data import problems as problems_lib
+from jaxrl_reason.models import spec, weights
 from jaxrl_reason.names import hub_hint, nearest
-from jaxrl_reason.planning import own_machine, planner, trials
+from jaxrl_reason.planning import abstract, own_machine, planner, trials
 from jaxrl_reason.planning.recipe_draft import Draft
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.process import chips, cpu_devices
@@ -36,6 +37,7 @@ MEASURED = 2000  # problems of a split whose lengths are measured, at most
 SHORT = 0.99  # share of problems that a row must hold; longer ones are dropped
 # A completion of a model that explains its answer, in tokens, at least.
 EXPLAINED = 256
+SMALL = 3e8  # weights of a model that learns at a higher rate
 # Keys that other flags of the command set, and those that --on searches for.
 FLAGS = {
   'data.completion_len': 'completion_len', 'data.dir': 'data',
@@ -280,12 +282,23 @@ def _batch(draft: Draft, o: Options, topology: str) -> None:
   if topology:
     n = math.prod(chips.torus_of(topology))
     draft.set('rl', prompts=max(64, 2 * n))
-  lr = 1e-6 if o.model else 3e-4
+  lr = _rate(draft, o)
   draft.set('rl.optimizer', lr=lr, schedule='constant', warmup_steps=5)
   few = {'problems': 32, 'samples': 2} if o.model else {'problems': 64}
   draft.set('eval', every=50, **(few if _on_cpu(o) else {'problems': 256}))
   draft.set('checkpoint', every=50)
   draft.set('', log_every=5)
+
+
+def _rate(draft: Draft, o: Options) -> float:
+  """Returns the learning rate, by the number of weights."""
+  if not o.model:
+    return 3e-4
+  config, folder = draft.config(), _folder(o)
+  if folder:
+    config = config.changed(model_dir=str(folder))
+  n = spec.n_params(weights.specs(abstract.shape_of(config)))
+  return 1e-5 if n < SMALL else 1e-6
 
 
 def _planned(draft: Draft, topology: str, say) -> None:

@@ -100,6 +100,7 @@ def test_lengths_are_counted_by_the_models_tokenizer(folder):
   assert prompt > len('11+11=') and c.data.prompt_len == -(-prompt // 8) * 8
   assert c.data.completion_len == first_recipe.EXPLAINED
   assert c.rl.path == 'host' and c.data.files.verifier == 'mine.py:reward'
+  assert c.rl.optimizer.lr == 1e-5  # a small model
 
 
 def test_a_task_is_verified_inside_the_program(folder):
@@ -180,6 +181,7 @@ def test_chips_by_name_and_the_largest_training_that_fits(folder, monkeypatch):
   assert (c.lora.rank, c.frozen_dtype) == (32, 'int8')
   assert (c.data.prompt_len, c.data.completion_len) == (256, 512)
   assert c.model.dtype == 'bfloat16' and c.data.template == 'chat'
+  assert c.rl.optimizer.lr == 1e-4  # of adapters
   cost = 'takes at least 3.5 s, or 4.25 s if nothing overlaps; 12.2 of 15.8 GiB'
   assert cost in said
   assert cost in ' '.join((folder / 'recipe.py').read_text().split())
