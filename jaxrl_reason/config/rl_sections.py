@@ -1,7 +1,6 @@
 """Defines the inner sections of the rl stage."""
 
 import dataclasses
-from typing import Annotated
 
 from jaxrl_reason import losses
 from jaxrl_reason.config.record import (
@@ -17,7 +16,6 @@ from jaxrl_reason.ranges import (
   CountOrNone,
   Memory,
   Positive,
-  Range,
   Share,
 )
 
@@ -235,8 +233,9 @@ class RewardWeights(Record):
 class Hidden(Record):
   """The hidden state of a completion (docs/hidden_states.md)."""
 
-  # Number of the layer from 0; negative numbers count from the end.
-  layer: Annotated[int, Range(-4096, 4095)] = -1
+  # Numbers of layers from 0; negative numbers count from the end. The states of
+  # several layers are concatenated.
+  layers: tuple = (-1,)
   # last: the last token; mean: the mean over the sampled tokens; prompt_last:
   # the token before the first sampled one.
   token: str = 'last'

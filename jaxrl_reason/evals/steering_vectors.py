@@ -30,7 +30,7 @@ from jaxrl_reason.checkpoints import files
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models.adapters import steering
 from jaxrl_reason.names import program
-from jaxrl_reason.rollouts.hidden_states import HiddenStates, wrong_layer
+from jaxrl_reason.rollouts.hidden_states import HiddenStates, wrong_layers
 from jaxrl_reason.verifiers import records
 from jaxrl_reason.verifiers.verdict import FAILED
 
@@ -115,7 +115,7 @@ def run(o: Options, say: Callable[[str], Any], bar: Callable) -> str:
   if found.model.hidden_after is None:
     raise ValueError(f'--model={o.model}: a sum of models has no layers')
   steering.spec_of(found.model.specs)  # refuses models that it cannot steer
-  if wrong := wrong_layer(o.layer, layers):
+  if wrong := wrong_layers((o.layer,), layers):
     raise ValueError(f'--layer={o.layer}: {wrong}')
   answers = [row for group in groups for row in group]
   states = _states(o, found, answers, bar)
@@ -139,7 +139,7 @@ def _states(o: Options, found: loading.Loaded, answers, bar) -> np.ndarray:
   """Computes the states [answers,D], `o.batch` answers at a time."""
   encoded = [_encoded(found.tokenizer, row) for row in answers]
   width = max(len(tokens) for tokens, _ in encoded)
-  of_batch = jax.jit(HiddenStates(found.model, o.layer, o.token))
+  of_batch = jax.jit(HiddenStates(found.model, (o.layer,), o.token))
   out = []
   with bar('states', len(encoded), 0, unit='answer') as shown:
     for first in range(0, len(encoded), o.batch):

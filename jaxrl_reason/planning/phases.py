@@ -321,9 +321,9 @@ def _fused(parts: Prepared) -> Phase:
 
 
 def _hidden_share(parts: Prepared) -> float:
-  """Returns the share of the layers up to that of `rl.views.hidden`."""
-  layer, n = parts.config.rl.views.hidden.layer, parts.shape.layers
-  return (layer % n + 1) / n
+  """Returns the share of the layers in the passes to `rl.views.hidden`."""
+  layers, n = parts.config.rl.views.hidden.layers, parts.shape.layers
+  return sum(layer % n + 1 for layer in layers) / n
 
 
 def _host(parts: Prepared) -> list[Phase]:

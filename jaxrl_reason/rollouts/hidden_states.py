@@ -1,8 +1,8 @@
-"""Hidden states of rollouts after one layer, [N,D] by name of the tokens.
+"""Hidden states of rollouts after chosen layers, by name of the tokens.
 
-One more forward pass computes them, over the layers up to the chosen one, in
-the micro-batches of the update. So a state [N,T,D] exists for one micro-batch
-at a time, and no array has an axis of layers.
+For each chosen layer one more forward pass computes them, over the layers up to
+it, in the micro-batches of the update. So a state [N,T,D] exists for one
+micro-batch at a time, and no array has an axis of layers.
 """
 
 import dataclasses
@@ -45,10 +45,13 @@ def _at(column: jax.Array, like: jax.Array) -> jax.Array:
 TOKENS = {'last': last, 'mean': mean, 'prompt_last': prompt_last}
 
 
-def wrong_layer(layer: int, n_layers: int) -> str:
-  """Returns the allowed numbers if a model of n_layers lacks a layer, or ''."""
-  if -n_layers <= layer < n_layers:
-    return ''
+def wrong_layers(layers: tuple[int, ...], n_layers: int) -> str:
+  """Returns the reason why a model of n_layers has no such layers, or ''."""
+  if not layers or any(type(layer) is not int for layer in layers):
+    return 'must be one or more whole numbers, the numbers of layers'
+  if all(-n_layers <= layer < n_layers for layer in layers):
+    again = len({layer % n_layers for layer in layers}) < len(layers)
+    return 'one layer is there twice; remove it' if again else ''
   return (
     f'must be from {-n_layers} to {n_layers - 1}: the model has {n_layers} '
     'layers, and negative numbers count from the last one'
@@ -61,7 +64,7 @@ class HiddenStates:
 
   Attributes:
     model: the policy's functions.
-    layer: number of the layer from 0; negative numbers count from the end.
+    layers: numbers of layers from 0; negative numbers count from the end.
     token: name in TOKENS.
     parts: parts of the rows, computed one after another.
     kept: the rollout keeps the states, for the probe.
@@ -71,7 +74,7 @@ class HiddenStates:
   """
 
   model: Model
-  layer: int
+  layers: tuple[int, ...]
   token: str
   parts: int = 1
   kept: bool = False
@@ -84,7 +87,7 @@ class HiddenStates:
       )
 
   def __call__(self, params, rows: Rows | Batch, mask: jax.Array) -> jax.Array:
-    """Returns states f32 [N,D].
+    """Returns states f32 [N,D]; D is the sum over the layers.
 
     Args:
       mask: bool [N,T], sampled tokens.
@@ -102,9 +105,11 @@ class HiddenStates:
       direction: f32 [D]; None: no products.
     """
 
-    def of_part(part):
-      tokens, valid, mask = part
-      x = self.model.hidden_after(params, tokens, valid, self.layer)  # [n,T,D]
+    n = len(self.layers)
+    own = [None] * n if direction is None else jnp.split(direction, n)
+
+    def of_layer(layer, direction, tokens, valid, mask):
+      x = self.model.hidden_after(params, tokens, valid, layer)  # [n,T,D]
       # Padding may have any values, even NaN.
       x = jnp.where(valid[..., None], x.astype(jnp.float32), 0)
       weight = TOKENS[self.token](mask, valid)
@@ -113,6 +118,12 @@ class HiddenStates:
         return states, None
       highest = jax.lax.Precision.HIGHEST  # TPUs would multiply in bf16
       return states, jnp.matmul(x, direction, precision=highest)
+
+    def of_part(part):
+      each = [of_layer(*x, *part) for x in zip(self.layers, own)]
+      states, products = zip(*each)
+      states = jnp.concatenate(states, axis=1)
+      return states, None if direction is None else sum(products)
 
     # Greedy completions may be fewer than micro-batches.
     parts = math.gcd(mask.shape[0], self.parts)

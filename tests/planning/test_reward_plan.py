@@ -156,8 +156,10 @@ def test_passes_to_hidden_states_are_counted(alone, own, passes):
   found = flops(**read) - flops(**own)
   one = body(tiny_shape(), 20 + 17)
   assert found == pytest.approx(passes * one, rel=1e-6)
-  read['rl__views__hidden__layer'] = 0  # of 2
+  read['rl__views__hidden__layers'] = (0,)  # of 2
   assert flops(**read) - flops(**own) == pytest.approx(found / 2)
+  read['rl__views__hidden__layers'] = (0, 1)
+  assert flops(**read) - flops(**own) == pytest.approx(found * 3 / 2)
 
 
 def tiny_shape(**changes):

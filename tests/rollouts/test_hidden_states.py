@@ -113,9 +113,9 @@ def rollout():
   return L.sample(L.model_and_params()[1], L.prompts())
 
 
-def states(token, layer=1, **how):
+def states(token, layers=(1,), **how):
   """Returns the states [N,D] of `rollout`, through the view."""
-  hidden = HiddenStates(L.MODEL, layer, token, **how)
+  hidden = HiddenStates(L.MODEL, layers, token, **how)
   views = Views(L.MODEL, (HIDDEN,), L.P, hidden=hidden)
 
   @jax.jit
@@ -123,8 +123,9 @@ def states(token, layer=1, **how):
     return views(params, L.prompts(), out, L.ROOT).views[HIDDEN]
 
   got = see(L.model_and_params()[1], rollout())
-  assert got.shape == (L.B, L.G, 16)
-  return np.asarray(got).reshape(-1, 16)
+  width = 16 * len(layers)
+  assert got.shape == (L.B, L.G, width)
+  return np.asarray(got).reshape(-1, width)
 
 
 @pytest.mark.parametrize('token', ['last', 'mean', 'prompt_last'])
@@ -149,6 +150,12 @@ def test_tokens_by_name(token):
     np.testing.assert_allclose(got[i], want, atol=2e-5)
 
 
+def test_states_of_several_layers_are_concatenated():
+  got = states('mean', layers=(1, 0), parts=2)
+  want = [states('mean', layers=(layer,)) for layer in (1, 0)]
+  np.testing.assert_allclose(got, np.concatenate(want, axis=1), atol=1e-5)
+
+
 def test_micro_batches_change_nothing():
   np.testing.assert_allclose(states('mean', parts=8), states('mean'), atol=1e-5)
 
@@ -157,7 +164,7 @@ def test_micro_batches_change_nothing():
 def test_eight_devices_equal_one(shape):
   mesh = sharding.make_mesh(shape)
   want = states('mean')
-  hidden = HiddenStates(L.MODEL, 1, 'mean', 2)
+  hidden = HiddenStates(L.MODEL, (1,), 'mean', 2)
   rows = batch_lib.rows_of(L.prompts(), rollout())
   mask = batch_lib.sampled_of(rows, rollout())
   with jax.set_mesh(mesh):
@@ -198,14 +205,14 @@ def test_no_array_has_the_states_of_several_layers():
     return jnp.stack([model.hidden_after(*own, i) for i in range(c.layers)])
 
   assert largest(every) == c.layers * n * t
-  for layer in (0, 2, -1):
-    assert largest(HiddenStates(model, layer, 'last')) == n * t
+  for layers in ((0,), (2,), (-1,), (0, 2, -1)):
+    assert largest(HiddenStates(model, layers, 'last')) == n * t
 
 
 def test_a_model_without_layers_is_refused():
   model = dataclasses.replace(L.MODEL, hidden_after=None)
   with pytest.raises(ValueError, match='no layers that can be read'):
-    HiddenStates(model, 0, 'last')
+    HiddenStates(model, (0,), 'last')
 
 
 # --- novelty ------------------------------------------------------------------

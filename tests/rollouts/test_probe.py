@@ -138,16 +138,18 @@ def test_auroc_by_pairs(ties):
 
 
 def test_weights_of_tokens_by_numpy():
-  """Tokens at which the prediction changes count more; the mean is 1."""
-  states = HiddenStates(L.MODEL, 1, 'last', 2)
-  part = probe.Probe(states, **SETTINGS | {'width': 16}, token_weight=0.75)
+  """Tokens at which the prediction changes count more; the mean is 1. The probe
+  reads two layers.
+  """
+  states = HiddenStates(L.MODEL, (1, 0), 'last', 2)
+  part = probe.Probe(states, **SETTINGS | {'width': 32}, token_weight=0.75)
   batch = L.rollout_batch(L.learner())
   params = L.model_and_params()[1]
   memory = {
-    'weight': RNG.normal(size=16),
+    'weight': RNG.normal(size=32),
     'bias': np.float64(0.3),
-    'mean': RNG.normal(size=16),
-    'variance': RNG.uniform(0.5, 2, 16),
+    'mean': RNG.normal(size=32),
+    'variance': RNG.uniform(0.5, 2, 32),
     'steps': np.float64(1),
   }
 
@@ -159,8 +161,10 @@ def test_weights_of_tokens_by_numpy():
     return part.before(memory, step)[1].batch.token_weight
 
   got = np.asarray(weights(jax.tree.map(jnp.float32, memory), batch))
-  x = L.MODEL.hidden_after(params, batch.tokens, batch.valid, 1)
-  std = np.sqrt(memory['variance'] * 16)
+  own = params, batch.tokens, batch.valid
+  x = [L.MODEL.hidden_after(*own, layer) for layer in (1, 0)]
+  x = np.concatenate(x, axis=-1)
+  std = np.sqrt(memory['variance'] * 32)
   z = (np.asarray(x, np.float64) - memory['mean']) / std
   p = 1 / (1 + np.exp(-(z @ memory['weight'] + memory['bias'])))
   spread = []
@@ -186,7 +190,7 @@ def test_a_new_probe_weights_all_tokens_equally():
 
 
 def learner(*parts):
-  states = HiddenStates(L.MODEL, 0, 'last', 2)
+  states = HiddenStates(L.MODEL, (0,), 'last', 2)
   part = probe.Probe(states, **SETTINGS | {'width': 16})
   return L.learner(chain=Chain(parts or (part,)), micro_batches=2)
 

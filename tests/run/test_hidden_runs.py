@@ -12,7 +12,8 @@ from jaxrl_reason.run.rl import hidden_settings
 
 __all__ = ['env']
 COIN = dict(reward='random', kwargs=dict(p=0.5))
-PROBE = {'rl.probe.rate': 2.0, 'rl.views.hidden.layer': 0}
+LAYERS = 'rl.views.hidden.layers'
+PROBE = {'rl.probe.rate': 2.0, 'rl.views.hidden.layers': (0,)}
 
 
 def probed(path, **flat):
@@ -109,8 +110,11 @@ def test_rounds_and_earlier_policies_have_a_pass_of_their_own():
 @pytest.mark.parametrize(
   'flat, words',
   [
-    (PROBE | {'rl.views.hidden.layer': 2}, 'must be from -2 to 1: the model'),
-    (PROBE | {'rl.views.hidden.layer': -3}, 'layer=-3: must be from -2 to 1'),
+    (PROBE | {LAYERS: (2,)}, 'must be from -2 to 1: the model'),
+    (PROBE | {LAYERS: (0, -3)}, 'layers=(0, -3): must be from -2 to 1'),
+    (PROBE | {LAYERS: (1, -1)}, 'one layer is there twice'),
+    (PROBE | {LAYERS: ()}, 'layers=(): must be one or more whole numbers'),
+    (PROBE | {LAYERS: ('last',)}, 'must be one or more whole numbers'),
     ({'rl.probe.updates': 3}, 'has no effect without rl.probe.rate'),
     (
       {'rl.path': 'host', 'rl.rewards.far.reward': 'novelty_volume'},

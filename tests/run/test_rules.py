@@ -239,8 +239,8 @@ EXAMPLES = [
   (VERDICT | {'rl.replay_routes': True}, 'replay_routes=True and rl.loss.sft_'),
   ({'rl.views.hidden.token': 'first'}, "rl.views.hidden.token='first': choose"),
   (
-    {'rl.views.hidden.layer': 1},
-    'rl.views.hidden.layer=1: nothing reads hidden states; set it to -1',
+    {'rl.views.hidden.layers': (1,)},
+    r'layers=\(1,\): nothing reads hidden states; set it to \(-1,\)',
   ),
   (
     NOVELTY | {'rl.views.hidden.token': 'prompt_last'},

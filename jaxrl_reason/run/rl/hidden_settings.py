@@ -8,7 +8,7 @@ from jaxrl_reason.rewards.kernels import KERNELS
 from jaxrl_reason.rollouts.hidden_states import (
   TOKENS,
   HiddenStates,
-  wrong_layer,
+  wrong_layers,
 )
 from jaxrl_reason.rollouts.views import HIDDEN
 from jaxrl_reason.run.rl import chunk_settings as chunks
@@ -17,7 +17,7 @@ from jaxrl_reason.run.rl import chunk_settings as chunks
 def states(c: RL, model: Model) -> HiddenStates:
   """Returns the computation of a rollout's hidden states."""
   h, parts = c.views.hidden, c.minibatches * c.micro_batches
-  return HiddenStates(model, h.layer, h.token, parts, in_one_pass(c))
+  return HiddenStates(model, h.layers, h.token, parts, in_one_pass(c))
 
 
 def in_one_pass(c: RL) -> bool:
@@ -92,7 +92,7 @@ def hidden_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
 
 
 def layer_rules(c: RL, n_layers: int) -> rules.Rows:
-  """Refuses a layer that the model does not have."""
-  layer = c.views.hidden.layer
-  wrong = wrong_layer(layer, n_layers)
-  return ((wrong, f'rl.views.hidden.layer={layer}: {wrong}'),)
+  """Refuses layers that the model does not have."""
+  layers = tuple(c.views.hidden.layers)
+  wrong = wrong_layers(layers, n_layers)
+  return ((wrong, f'rl.views.hidden.layers={layers}: {wrong}'),)

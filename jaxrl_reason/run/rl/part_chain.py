@@ -127,6 +127,7 @@ def _probe(c: RL, model: Model) -> probe.Probe | None:
     return None
   (width,) = model.specs['final_norm'].shape
   states = hidden_settings.states(c, model)
+  width *= len(states.layers)
   return probe.Probe(states, width, **c.probe.to_dict())
 
 
