@@ -1,5 +1,5 @@
 """Runs of rollout modes that are killed at random points: groups in flight,
-queues, two meshes, trees, games, leagues, adapters of roles, proposals.
+queues, two meshes, trees, chains, games, leagues, adapters of roles, proposals.
 """
 
 import os
@@ -15,6 +15,7 @@ TWO_MESHES = [
   '--config.sampler_mesh=(1,2,1)',
   '--config.rl.steps_per_dispatch=1',
 ]
+QUEUE = ['--config.rl.staleness=2', '--config.rl.old_logp=sampler']
 # Modes in which a checkpoint has samples that no step has trained on.
 LAGS = {
   'in_flight': [
@@ -28,19 +29,25 @@ LAGS = {
     '--config.rl.old_logp=sampler',
     '--config.rl.slots=2',
   ],
-  'queue': ['--config.rl.staleness=2', '--config.rl.old_logp=sampler'],
-  'two_meshes': [
-    *TWO_MESHES,
-    '--config.rl.staleness=2',
-    '--config.rl.old_logp=sampler',
+  'queue': QUEUE,
+  'host_queue': [
+    *QUEUE,
+    '--config.rl.path=host',
+    '--config.rl.steps_per_dispatch=1',
+    '--config.rl.workers=1',
   ],
+  'two_meshes': [*TWO_MESHES, *QUEUE],
 }
+# Those with kills in the suite.
+IN_SUITE = LAGS.keys() - {'host_queue'}
 ONCE = [
   '--config.rl.epochs=1',
   '--config.rl.minibatches=1',
   '--config.rl.algorithm=reinforce',
   '--config.rl.cache_segments=1',
 ]
+TREE = [*ONCE, '--config.rl.algorithm=tree_rl', '--config.rl.tree.width=2']
+TURNS = [*ONCE, '--config.rl.algorithm=mt_grpo']
 GAME = [
   *ONCE,
   '--config.data.name=subtraction',
@@ -52,35 +59,70 @@ GAME = [
   '--config.rl.turns.observation=3',
   '--config.rl.role_decay=0.9',
 ]
+ADAPTERS = ['--config.lora.rank=2', '--config.rl.role_adapters=True']
+# The model of `test_proposal_runs.warm`, which writes valid problems.
+PROPOSALS = [
+  *ONCE,
+  '--config.data.tokenizer=byte',
+  '--config.data.prompt_len=8',
+  '--config.data.completion_len=7',
+  '--config.data.knobs={"min_ops":1,"max_ops":1,"ops":"+"}',
+  '--config.model.width=32',
+  '--config.model.mlp=32',
+  '--config.model.head_dim=16',
+  '--config.rl.propose=?',
+  '--config.rl.prompts=8',
+  '--config.rl.rewards.answer.reward=task',
+]
 MODES = LAGS | {
   'tree': ['--config.rl.tree.width=2', '--config.rl.tree.step_end= '],
+  'tree_columns': [*TREE, '--config.rl.tree.columns=(2,4)'],
+  'tree_entropy': [*TREE, '--config.rl.tree.forks=3'],
+  'episode_tree': [
+    *TURNS,
+    '--config.data.name=products',
+    '--config.data.prompt_len=6',
+    '--config.data.completion_len=24',
+    '--config.data.knobs={"min_digits":1,"max_digits":2,"call":0.7}',
+    '--config.rl.turns.env=calculator',
+    '--config.rl.turns.most=3',
+    '--config.rl.turns.tokens=6',
+    '--config.rl.turns.observation=6',
+    '--config.rl.tree.width=2',
+  ],
+  'chain': [
+    *TURNS,
+    '--config.data.name=checked',
+    '--config.data.completion_len=16',
+    '--config.data.knobs={"min_ops":1,"max_ops":2,"second":"verify"}',
+    '--config.rl.rewards={}',
+    '--config.rl.turns.env=chain',
+    '--config.rl.turns.tokens=6',
+    '--config.rl.turns.observation=2',
+    '--config.rl.turns.links={"solve":{"reward":"task"},"verify":{"ask":"?"}}',
+  ],
   'two_meshes_in_turn': TWO_MESHES,
   'two_meshes_game': [*TWO_MESHES, *GAME],
   'game': GAME,
+  'poker': [
+    *ONCE,
+    '--config.data.name=kuhn_poker',
+    '--config.data.knobs={}',
+    '--config.data.completion_len=10',
+    '--config.rl.turns.env=kuhn_poker',
+    '--config.rl.turns.most=3',
+    '--config.rl.turns.tokens=2',
+    '--config.rl.turns.observation=2',
+    '--config.rl.role_decay=0.9',
+  ],
   'league': [
     *GAME,
     '--config.rl.league.share=0.5',
     '--config.rl.league.every=2',
   ],
-  'role_adapters': [
-    *GAME,
-    '--config.lora.rank=2',
-    '--config.rl.role_adapters=True',
-  ],
-  # The model of `test_proposal_runs.warm`, which writes valid problems.
-  'proposals': [
-    *ONCE,
-    '--config.data.tokenizer=byte',
-    '--config.data.prompt_len=8',
-    '--config.data.completion_len=7',
-    '--config.data.knobs={"min_ops":1,"max_ops":1,"ops":"+"}',
-    '--config.model.width=32',
-    '--config.model.mlp=32',
-    '--config.model.head_dim=16',
-    '--config.rl.propose=?',
-    '--config.rl.prompts=8',
-    '--config.rl.rewards.answer.reward=task',
-  ],
+  'role_adapters': [*GAME, *ADAPTERS],
+  'proposals': PROPOSALS,
+  'role_adapters_proposals': [*PROPOSALS, *ADAPTERS],
 }
 
 
@@ -98,7 +140,7 @@ def runs_of_four(tmp_path_factory):
 @pytest.mark.parametrize(
   'mode, n',
   [
-    *((mode, 4) for mode in LAGS),
+    *((mode, 4) for mode in sorted(IN_SUITE)),
     *(pytest.param(mode, 20, marks=pytest.mark.slow) for mode in MODES),
   ],
 )
@@ -111,7 +153,7 @@ def test_killed_runs_of_rollout_modes_continue(
   """Kills n runs one after the other. Each is resumed until it ends."""
   flags, two = MODES[mode], mode.startswith('two_meshes')
   run = request.getfixturevalue('runs_of_four' if two else 'runs')
-  if mode == 'proposals':
+  if mode.endswith('proposals'):
     weights = request.getfixturevalue('warm')
     flags = [*flags, f'--config.init_from={weights}']
   code, log, calls = run(tmp_path / 'whole', flags=flags)
