@@ -58,7 +58,11 @@ def source(pieces=2, max_staleness=0, cache='kept', shape='plain'):
 @functools.cache
 def params_of(shape: str):
   with jax.ensure_compile_time_eval():
-    return small_model(**L.SHAPE | SHAPES[shape])[2]
+    params = small_model(**L.SHAPE | SHAPES[shape])[2]
+    # With the larger weights of the other shapes, a change in the last bits of
+    # all weights changes one log-probability by 4e-5.
+    scale = 0.5 if shape == 'delta' else 1.0
+    return jax.tree.map(lambda x: scale * x, params)
 
 
 def weights(i, change, shape='plain'):
@@ -199,7 +203,7 @@ def test_recomputed_caches_sample_from_one_version_of_the_weights(shape):
   """
   how = source(cache='recomputed', shape=shape)
   found, memories = sampled(how, 8, 0.02, shape)
-  assert gap_to_versions(how, found, 0.02, shape) < 2e-5
+  assert gap_to_versions(how, found, 0.02, shape) < 1e-5
   # Each step computes the prompts and tokens in flight before it again.
   for x, memory in zip(found[3:], memories[3:]):
     slots = memory.slots

@@ -31,7 +31,8 @@ def test_every_batch_is_trained_on_k_steps_later(tmp_path, k):
   """With a learning rate of 0 the policy does not change. So a run with a queue
   has the numbers of a run without a queue, k steps later.
   """
-  still = {'rl.optimizer.lr': 0.0}
+  still = {'rl.optimizer.lr': 0.0, 'rl.old_logp': 'trainer'}
+  still['rl.loss.correction'] = 'truncate'
   _, now = made(tmp_path / 'now', **still)
   _, later = made(tmp_path / 'later', **still | {'rl.staleness': k})
   for row in later[:k]:
@@ -42,6 +43,8 @@ def test_every_batch_is_trained_on_k_steps_later(tmp_path, k):
         b[f'train/{name}'], a[f'train/{name}'], rtol=1e-5, atol=1e-7
       )
     assert b['train/policy_lag'] == k
+    # The trainer agrees with the version that sampled, k steps earlier.
+    assert 0 < b['train/gap_max'] < 1e-5
   # Statistics describe the completions that a step samples.
   for a, b in zip(now, later):
     assert a['train/reward_mean'] == b['train/reward_mean']
