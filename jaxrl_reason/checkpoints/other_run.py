@@ -8,6 +8,7 @@ data position and step count begin anew. Each array is read into the shards of
 the target mesh, so that no device ever holds all weights.
 """
 
+import hashlib
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from jaxrl_reason import hosts, trees
-from jaxrl_reason.checkpoints import files, manager
+from jaxrl_reason.checkpoints import files, manager, sums
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.names import program
 
@@ -151,6 +152,17 @@ def newest_with(
   return newest
 
 
+def fingerprint(workdir: epath.PathLike, step: int) -> str:
+  """Returns a digest of the checksums of a checkpoint's arrays; '' if it is of
+  a version without checksums.
+  """
+  folder = files.absolute(workdir) / manager.CHECKPOINTS / str(step)
+  path = folder / manager.STATE / sums.NAME
+  if not path.exists():
+    return ''
+  return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
 def stages_until(workdir: epath.PathLike, step: int) -> tuple[str, ...]:
   """Returns the stages of a run up to that of a checkpoint."""
   folder = files.absolute(workdir)
@@ -179,6 +191,18 @@ def read_params(
   return trees.unflatten(weights.read(dict.fromkeys(paths, device)))
 
 
+def origin_of(name: str) -> tuple[str, int | None]:
+  """Splits the value of `init_from` to (workdir, step).
+
+  Raises:
+    ValueError: the text after a workdir is no number.
+  """
+  try:
+    return split_step(name)
+  except ValueError as e:
+    raise ValueError(f'init_from={e}') from e
+
+
 def read(name: str, specs: Any, bare: Any, where: Any) -> Any:
   """Reads the parameters of `WORKDIR[@step]` into their shards on the mesh.
 
@@ -192,10 +216,7 @@ def read(name: str, specs: Any, bare: Any, where: Any) -> Any:
     ValueError: the folder is no run, has no such checkpoint, or the weights are
       of another model.
   """
-  try:
-    workdir, step = split_step(name)
-  except ValueError as e:
-    raise ValueError(f'init_from={e}') from e
+  workdir, step = origin_of(name)
   if not is_run(workdir):
     raise ValueError(
       f'init_from={name!r}: {workdir} is no workdir of a run; for a folder in '

@@ -79,9 +79,13 @@ def of(
   suite: Suite,
   variant: prompts.Variant,
   temperature: float,
+  of_weights: Mapping[str, str],
 ) -> dict[str, Any]:
   """Returns all settings that the answers of a cell depend on, without settings
   of the computation (batch, devices).
+
+  Args:
+    of_weights: see `versions`.
   """
   run_config = loading.run_of(model)
   max_new = o.max_new
@@ -103,7 +107,8 @@ def of(
     'budgets': sorted(o.budgets),
     'base': loading.full_name(o.base) if o.base else None,
     **{k: getattr(o, k) for k in same},
-    **prompts.day(variant, run_config),
+    **prompts.template_of(variant, model, run_config),
+    **of_weights,
     **forced(o),
     **_repeats(o),
     **_grammar(o, chunks),
@@ -114,6 +119,17 @@ def of(
     **_noise(k, temperature),
     **({'judge': answer_judges.judge_name(o.judge)} if o.judge else {}),
   }
+
+
+def versions(o: Options, model: str) -> dict[str, str]:
+  """Returns the versions of the weights of a model, of --base and --judge."""
+  out = {'version': loading.version_of(model)}
+  if o.base:
+    out['base_version'] = loading.version_of(loading.full_name(o.base))
+  if o.judge:
+    name = answer_judges.judge_name(o.judge)
+    out['judge_version'] = loading.version_of(name)
+  return out
 
 
 def _chunks(o: Options, run_config, max_new: int) -> dict[str, int]:

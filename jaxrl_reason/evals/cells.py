@@ -21,6 +21,8 @@ from jaxrl_reason.evals import grown
 from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.verifiers import records
 
+# Settings that files of earlier versions lack, and that are not compared there.
+ADDED = ('version', 'base_version', 'judge_version', 'chat_template')
 LONGEST = 60  # characters of a part of a file's name
 
 
@@ -60,7 +62,9 @@ class Cell:
   def _begin(self) -> int | str:
     """The number of records, or why there can be none."""
     try:
-      records.note(self.path, self.settings)
+      now = self.settings
+      earlier = {k: now[k] for k in ADDED if k in now}
+      records.note(self.path, now, earlier)
     except ValueError as e:
       return str(e)
     try:

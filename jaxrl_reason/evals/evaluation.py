@@ -68,7 +68,7 @@ def run(o: Options, say: Callable[[str], Any], bar: Callable) -> str:
   """
   models = [loading.full_name(m) for m in o.models]
   with hosts.zero_first():  # data sets are prepared on disk
-    asked = [suites.load(s, loading.run_of(o.models[0])) for s in o.suites]
+    asked = [suites.load(s, models[0]) for s in o.suites]
   plan = cells_of(o, asked)
   shares = {
     (m, s.name): _contaminated(o, m, s, say) for m in models for s in asked
@@ -114,10 +114,13 @@ def _plan(
   variants = [prompts.parse(text) for text in o.prompts]
   seen = set()
   for model in models:
+    of_weights = cell_settings.versions(o, model)
     for suite in asked:
       for variant in variants:
         for temperature in o.temperatures:
-          settings = cell_settings.of(o, model, suite, variant, temperature)
+          settings = cell_settings.of(
+            o, model, suite, variant, temperature, of_weights
+          )
           parts = (model, suite.name, variant.name, f't{temperature:g}')
           name = '--'.join(map(slug, parts))
           if name in seen:

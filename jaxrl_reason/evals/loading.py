@@ -22,7 +22,13 @@ from etils import epath
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model
-from jaxrl_reason.checkpoints import conversion, hf, manager, pretrained
+from jaxrl_reason.checkpoints import (
+  conversion,
+  hf,
+  manager,
+  other_run,
+  pretrained,
+)
 from jaxrl_reason.checkpoints.other_run import begun, is_run
 from jaxrl_reason.checkpoints.other_run import split_step as split_step
 from jaxrl_reason.config import Data
@@ -37,6 +43,7 @@ from jaxrl_reason.models import (
   weights,
 )
 from jaxrl_reason.models.adapters import steering
+from jaxrl_reason.names import HUB
 
 RAST, STEERED, CHANGED = 'rast:', 'steered:', 'changed:'
 
@@ -49,7 +56,7 @@ class Loaded:
   texts: the folder with its tokenizer and templates; None: of a run from
     scratch.
   run: the config of its run, or None.
-  version: commit on the Hub, or fingerprint of the folder; '': of a run.
+  version: see `version_of`.
   """
 
   name: str
@@ -108,6 +115,28 @@ def full_name(name: str) -> str:
   return f'{folder}@{steps[-1] if step is None else step}'
 
 
+def version_of(name: str) -> str:
+  """Returns a text that changes with the weights of a model: the commit on the
+  Hub, or a fingerprint of the folder, of the checkpoint, and of a file that
+  changes it.
+
+  Args:
+    name: of `full_name`.
+  """
+  if name.startswith(RAST):
+    return '+'.join(map(version_of, _terms(name)[0]))
+  if name.startswith((STEERED, CHANGED)):
+    (base, file), _ = _terms(name)
+    return _with_file(version_of(base), file)
+  source, step = split_step(name)
+  if step is not None:
+    return other_run.fingerprint(source, step)
+  folder = pretrained.small_files(source)
+  if source.startswith(HUB):
+    return folder.name  # of a snapshot: its commit
+  return pretrained.fingerprint(folder)
+
+
 def default_dtype() -> str:
   return 'float32' if jax.default_backend() == 'cpu' else 'bfloat16'
 
@@ -135,12 +164,11 @@ def load(
   dtype, is_run = dtype or default_dtype(), step is not None
   # A run may be in an object store; a model's folder is on this machine.
   if is_run:
-    folder, version = epath.Path(source), ''
+    folder = epath.Path(source)
     c, _, params = conversion.read_run(folder, step, mesh)
     params = conversion.cast(params, dtype)
   else:
-    folder, version = pretrained.resolve(source)
-    version = version or pretrained.fingerprint(folder)
+    folder, _ = pretrained.resolve(source)
     c = families.from_hf(hf.read_config(folder))
   tokenizer = tokenizer_of(folder, is_run)
   texts = _texts(folder, is_run)
@@ -154,8 +182,30 @@ def load(
   model = transformer.build(c)
   if steering.KEY in params:
     model = adapters.attach(model, steering=True)
-  run = run_of(name)
+  run, version = run_of(name), version_of(name)
   return Loaded(name, model, params, c, tokenizer, texts, run, version)
+
+
+def texts_of(name: str) -> epath.Path | None:
+  """Returns the folder of a model's tokenizer and templates, without its
+  weights; None: its run began from scratch.
+  """
+  return _texts(*_folder_of(name))
+
+
+def tokenizer_of_name(name: str) -> Any:
+  """Loads the tokenizer of a model, without its weights."""
+  return tokenizer_of(*_folder_of(name))
+
+
+def _folder_of(name: str) -> tuple[epath.Path, bool]:
+  """Returns (the folder of a model's small files, whether it is a run)."""
+  if name.startswith(tuple(FORMS)):
+    return _folder_of(_terms(name)[0][0])
+  source, _ = split_step(name)
+  if is_run(source):
+    return epath.Path(source), True
+  return epath.Path(pretrained.small_files(source)), False
 
 
 def _texts(folder: epath.Path, is_run: bool) -> epath.Path | None:
@@ -223,12 +273,9 @@ def _steered(name: str, dtype: str | None, mesh) -> Loaded:
   model = found.model
   if own is None:
     model = adapters.attach(model, steering=True)
+  version = _with_file(found.version, file)
   return dataclasses.replace(
-    found,
-    name=name,
-    model=model,
-    params=params,
-    version=_with_file(found.version, file),
+    found, name=name, model=model, params=params, version=version
   )
 
 
@@ -259,18 +306,18 @@ def _changed(name: str, dtype: str | None, mesh) -> Loaded:
     return jax.device_put(total.astype(x.dtype), x.sharding)
 
   params = trees.unflatten({k: changed(k, x) for k, x in params.items()})
-  return dataclasses.replace(
-    found,
-    name=name,
-    params=params,
-    version=_with_file(found.version, file),
-  )
+  version = _with_file(found.version, file)
+  return dataclasses.replace(found, name=name, params=params, version=version)
 
 
 def _with_file(version: str, file: str) -> str:
   """Returns the version of a model with a file that changes it."""
-  with open(file, 'rb') as f:
-    return f'{version}+{hashlib.file_digest(f, "sha256").hexdigest()[:16]}'
+  try:
+    with open(file, 'rb') as f:
+      digest = hashlib.file_digest(f, 'sha256').hexdigest()[:16]
+  except OSError as e:
+    raise ValueError(f'{file}: {e.strerror}') from e
+  return f'{version}+{digest}'
 
 
 def _sum_of(name: str, dtype: str | None, mesh) -> Loaded:

@@ -12,6 +12,7 @@ TEMPLATE+shots=4    four solved problems of the suite's train split come first
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +21,6 @@ from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.evals import loading, suites
 from jaxrl_reason.evals.loading import Loaded
 from jaxrl_reason.names import choice
-from jaxrl_reason.verifiers.tools import toolbox
 
 OWN, CHAT = 'own', 'chat'
 PLAN = '\nFirst write a short plan, then carry it out step by step.'
@@ -123,15 +123,21 @@ def write(
   return Written(ids, stop)
 
 
-def day(variant: Variant, run: Any) -> dict[str, str]:
-  """Returns the setting `day` of prompts that may be in a chat template; {}:
-  plain prompts, and those of a run, whose data fixes the date.
+def template_of(variant: Variant, model: str, run: Any) -> dict[str, str]:
+  """Returns the settings of the chat template that prompts may be in; {}: plain
+  prompts, and those of a run, whose data fixes the template and the date.
 
   Args:
-    run: the config of the model's run, or None.
+    model: its full name; run: the config of its run, or None.
   """
   own = variant.template == OWN and run is None
-  return {'day': loading.day_of(run)} if own or variant.template == CHAT else {}
+  if not own and variant.template != CHAT:
+    return {}
+  day, texts = loading.day_of(run), loading.texts_of(model)
+  try:
+    return chat.settings_of(chat.load(texts, day)) if texts else {'day': day}
+  except ValueError:  # no template: `write` does without it, or refuses
+    return {'day': day}
 
 
 def _refuse_chat_flags(variant: Variant, found: Loaded, system, thinking):
@@ -209,15 +215,28 @@ def _has_chat(found: Loaded) -> bool:
 
 
 def _solved(variant: Variant, suite: suites.Suite) -> Sequence:
-  """Returns the solved problems (question, solution) for few-shot prompts."""
+  """Returns the solved problems (question, solution) for few-shot prompts: the
+  first ones of the train split that the suite does not ask, because a prompt
+  must not contain its own answer.
+  """
   if not variant.shots:
     return []
-  if suite.train is None:
+  train, asked = suite.train, {e['prompt'] for e in suite.examples}
+  if train is None:
     raise ValueError(
       f'prompt {variant.name!r}: {suite.name} has no train split to take '
       'solved problems from; gsm8k, task: and run: have one'
     )
-  return rendering.solved(suite.train, variant.shots, '+shots=')
+  tries = min(len(train), 100 * (len(asked) + variant.shots))
+  free = (e for e in map(train.__getitem__, range(tries))
+          if e['prompt'] not in asked)  # fmt: skip
+  found = [*itertools.islice(free, variant.shots)]
+  if len(found) < variant.shots:
+    raise ValueError(
+      f'prompt {variant.name!r}: only {len(found)} problems of the train split '
+      f'of {suite.name} are not asked themselves; ask fewer with ?n='
+    )
+  return [(e['prompt'], e['solution']) for e in found]
 
 
 def _as_trained(found: Loaded) -> tuple[Callable[[dict], str], bool]:
@@ -226,9 +245,7 @@ def _as_trained(found: Loaded) -> tuple[Callable[[dict], str], bool]:
   """
   data = suites.data_of(found.run)
   problems = problems_lib.load(data, found.run.seed) if data.shots else None
-  rl = found.run.rl  # without turns.calls if an older version wrote it
-  tools = toolbox.prompted(rl) if 'calls' in rl.get('turns', ()) else None
-  rest = found.tokenizer, found.texts, tools
+  rest = found.tokenizer, found.texts, suites.tools_of(found.run)
   sections = mixture.sections(data)
 
   @functools.cache

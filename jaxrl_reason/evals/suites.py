@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -24,12 +24,14 @@ from etils import epath
 
 from jaxrl_reason.config import Data, leaves
 from jaxrl_reason.data import example_files as files
-from jaxrl_reason.data import hub, pipeline
+from jaxrl_reason.data import hub, mixture, pipeline
 from jaxrl_reason.data import problems as problems_lib
-from jaxrl_reason.evals import published
+from jaxrl_reason.evals import loading, published
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.names import hub_hint, nearest
 from jaxrl_reason.verifiers import tasks
+from jaxrl_reason.verifiers.tasks import games
+from jaxrl_reason.verifiers.tools import toolbox
 
 TASK, RUN = 'task:', 'run:'
 DEFAULT_N = 256  # of suites without end
@@ -76,11 +78,11 @@ def _text(value: Any) -> str:
   return ADDRESS.sub('', str(value))
 
 
-def load(text: str, run: ml_collections.ConfigDict | None = None) -> Suite:
+def load(text: str, model: str = '') -> Suite:
   """Returns the suite that a text names.
 
   Args:
-    run: the config of the model's run, for `run:`; None: it has none.
+    model: name of the first model (`loading`), for `run:`.
 
   Raises:
     ValueError: names the suite and what is wrong with it.
@@ -91,7 +93,7 @@ def load(text: str, run: ml_collections.ConfigDict | None = None) -> Suite:
     if name.startswith(TASK):
       suite = _task(name.removeprefix(TASK), options)
     elif name.startswith(RUN):
-      suite = _of_run(name.removeprefix(RUN), options, run)
+      suite = _of_run(name.removeprefix(RUN), options, model)
     elif name == problems_lib.GSM8K:
       suite = _gsm8k(options)
     elif name in published.SUITES:
@@ -159,6 +161,7 @@ def _task(name: str, options: dict[str, str]) -> Suite:
   n, seed = _integer(options, 'n', 0, 1), _integer(options, 'seed', 0, 0)
   split = options.pop('split', 'heldout')
   task = tasks.get(name)
+  _refuse_games([name])
   settings = tasks.split_knobs(task, split)
   unknown = sorted(options.keys() - settings.keys())
   if unknown:
@@ -173,6 +176,21 @@ def _task(name: str, options: dict[str, str]) -> Suite:
   known = urllib.parse.urlencode(sorted(own.items()), safe='+-*/,[]')
   called = f'{TASK}{name}/{split}' + (f'?{known}' if known else '')
   return Suite(called, _first(source, n), task.reward, train)
+
+
+def _refuse_games(names: Iterable[str]) -> None:
+  """Refuses tasks whose verdict is the reward of an environment.
+
+  Raises:
+    ValueError: names the task.
+  """
+  for name in names:
+    if name in tasks.GAMES and tasks.GAMES[name].check is games.won:
+      raise ValueError(
+        f'the environment {name!r} rewards its moves, and this command plays '
+        'none, so every answer would be wrong; the evaluations of a run with '
+        f'rl.turns.env={name!r} play it'
+      )
 
 
 def data_of(run: ml_collections.ConfigDict) -> Data:
@@ -191,20 +209,47 @@ def data_of(run: ml_collections.ConfigDict) -> Data:
   return Data().changed(values)
 
 
-def _of_run(split: str, options: dict[str, str], run) -> Suite:
+def tools_of(run: ml_collections.ConfigDict) -> list[dict] | None:
+  """Returns the schemas of the tools in the prompts of a run, or None."""
+  rl = run.rl  # without turns.calls if an older version wrote it
+  return toolbox.prompted(rl) if 'calls' in rl.get('turns', ()) else None
+
+
+def _of_run(split: str, options: dict[str, str], model: str) -> Suite:
+  run = loading.run_of(model) if model else None
   if run is None:
     raise ValueError('the first model is not the workdir of a run')
   n = _integer(options, 'n', 0, 1)
   _done(options, 'n')
   data = data_of(run)
-  found = problems_lib.load(data, run.seed)
+  _refuse_games(section.name for section in mixture.prompted(data))
+  found = _as_evaluated(model, data, run)
   splits = {'heldout': found.heldout, 'harder': found.harder}
   if splits.get(split) is None:
     known = [k for k, v in splits.items() if v is not None]
     raise ValueError(f'the run has no split {split!r}, but {", ".join(known)}')
   name = f'{RUN}{data.name}/{split}'
   examples = _first(splits[split], n)
+  for example in examples:
+    example.pop('rendered', None)
   return Suite(name, examples, found.reward, found.train)
+
+
+def _as_evaluated(
+  model: str, data: Data, run: ml_collections.ConfigDict
+) -> problems_lib.Problems:
+  """Returns the problems of a run as its evaluations use them: without those
+  that are too long, if `data.too_long` is 'drop'.
+  """
+  found = problems_lib.load(data, run.seed)
+  if data.too_long != 'drop':
+    return found
+  texts, tokenizer = loading.texts_of(model), loading.tokenizer_of_name(model)
+  shown = found, data, tokenizer, texts, tools_of(run)
+  kept, _ = problems_lib.drop_long(
+    problems_lib.rendered(*shown), data, tokenizer
+  )
+  return dataclasses.replace(kept, train=found.train)
 
 
 def training_of(run: ml_collections.ConfigDict) -> list[str]:

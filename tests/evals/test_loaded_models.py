@@ -1,5 +1,8 @@
 """Models that `evaluate` and `generate` load are those that were trained."""
 
+import json
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +12,15 @@ from small import small_config, small_model
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.checkpoints import manager
+from jaxrl_reason.checkpoints import hf, manager
 from jaxrl_reason.data import tokenizers
-from jaxrl_reason.evals import answer_judges, evaluation, loading
+from jaxrl_reason.evals import (
+  answer_judges,
+  cell_settings,
+  evaluation,
+  loading,
+  suites,
+)
 from jaxrl_reason.update import critics
 
 EXPERTS = dict(
@@ -21,9 +30,9 @@ EXPERTS = dict(
 PLAIN = dict(qk_norm=False, vocab=264)
 
 
-def saved(workdir, critic=None, **changes):
+def saved(workdir, critic=None, seed=0, **changes):
   """Writes a run from scratch with a checkpoint; returns its parameters."""
-  params, c = small_model(**changes)[2], small_config(**changes)
+  params, c = small_model(seed, **changes)[2], small_config(**changes)
   config = config_lib.default()
   config.model.update({k: getattr(c, k) for k in config.model})
   config.data.tokenizer, config.stages = 'byte', ('reward_model',)
@@ -86,7 +95,8 @@ def test_models_padded_to_other_sizes_are_summed(tmp_path):
   name = '+'.join(str(tmp_path / str(i)) for i in range(3))
   found = loading.load(f'rast:{name}', dtype='float32')
   assert found.shape.vocab == 264
-  assert found.version == '++'  # those of three runs
+  assert found.version == loading.version_of(found.name)
+  assert len(set(found.version.split('+'))) == 3  # those of three runs
   tokens = jnp.arange(5)[None]
   states = found.model.hidden(found.params, tokens, tokens >= 0)
   logits = found.model.unembed(found.params, states)
@@ -110,3 +120,60 @@ def test_a_second_model_with_another_late_token_is_refused():
   evaluation._refuse_other_tokens(ours, '--base', ours)
   with pytest.raises(ValueError, match='--base=theirs has other tokens than o'):
     evaluation._refuse_other_tokens(ours, '--base', theirs)
+
+
+def begun(out, model, **flags) -> None:
+  """Begins the file of answers of `evaluate`, or continues it."""
+  row = {'prompt': '1+1=', 'answer': '2', 'solution': '2', 'meta': {}}
+  o = cell_settings.Options([model], ['x'], epath.Path(out), **flags)
+  (asked,) = evaluation.cells_of(o, [suites.Suite('sums', [row], 'math')])
+  asked.cell.begin()
+
+
+def check_noticed(out, change, key='version', **flags) -> None:
+  """A file is continued with the same weights, and not after a change."""
+  begun(out, **flags)
+  begun(out, **flags)
+  change()
+  with pytest.raises(ValueError, match=f'was begun with {key}='):
+    begun(out, **flags)
+
+
+def test_answers_of_other_weights_at_the_same_path_are_noticed(tmp_path):
+  folder, run, file = (tmp_path / name for name in ('model', 'run', 'v.npz'))
+  folder.mkdir()
+  config, weights = folder / 'tokenizer_config.json', folder / hf.SINGLE
+  template = folder / 'chat_template.jinja'
+  for path in (weights, template, file):
+    path.write_text('a' * 5000)
+  config.write_text('{}')
+  of_folder, of_run = dict(model=str(folder)), dict(model=str(run))
+
+  def other(path):
+    return lambda: path.write_text('b' * 5000)
+
+  def again():
+    shutil.rmtree(run)
+    saved(run, seed=1, **PLAIN)
+
+  out = tmp_path / 'weights'
+  check_noticed(out, other(weights), **of_folder)
+  out = tmp_path / 'template'
+  check_noticed(out, other(template), 'chat_template', **of_folder)
+  out = tmp_path / 'vectors'
+  check_noticed(out, other(file), model=f'steered:{folder}+{file}*2')
+  saved(run, **PLAIN)
+  check_noticed(tmp_path / 'run_again', again, **of_run)
+  out = tmp_path / 'base'
+  check_noticed(out, again, 'base_version', base=str(run), **of_folder)
+
+
+def test_files_of_earlier_versions_without_a_version_are_continued(tmp_path):
+  saved(tmp_path / 'run', **PLAIN)
+  flags = dict(model=str(tmp_path / 'run'))
+  begun(tmp_path, **flags)
+  (path,) = (tmp_path / 'answers').glob('*.json')
+  settings = json.loads(path.read_text())
+  assert settings.pop('version')
+  path.write_text(json.dumps(settings))
+  begun(tmp_path, **flags)

@@ -1,5 +1,6 @@
 """Values read from texts: confidence, reasoning, common words, suites."""
 
+import dataclasses
 import json
 import types
 
@@ -8,6 +9,7 @@ import pytest
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.evals import cells, contamination, prompts, suites, traces
+from jaxrl_reason.run import prepare
 from jaxrl_reason.verifiers import tasks
 
 
@@ -109,6 +111,7 @@ def test_a_digest_has_no_addresses():
     ('run:heldout', 'not the workdir of a run'),
     ('gsm8k?dir=/nowhere', 'train.jsonl is missing'),
     ('gsm8k?split=dev', "split='dev'"),
+    ('task:guess?n=2', "the environment 'guess' rewards its moves"),
   ],
 )
 def test_unknown_suites_are_refused(text, says):
@@ -154,6 +157,44 @@ def test_prompts_of_suites():
   steps = solution.split(' ')
   half = ' '.join(steps[: len(steps) // 2]) + ' '
   assert text('none+hint=0.5') == question + half
+
+
+def test_solved_problems_of_prompts_are_not_asked():
+  found = types.SimpleNamespace(
+    tokenizer=tokenizers.ByteTokenizer(), run=None, texts=None, name='x'
+  )
+  suite = suites.load('task:arithmetic?n=8&split=train')
+  written = prompts.write(prompts.parse('qa+shots=2'), found, suite)
+  for ids, example in zip(written.ids, suite.examples, strict=True):
+    text = found.tokenizer.decode(ids)
+    assert text.count(f'Question: {example["prompt"]}\n') == 1
+    assert text.count('Question:') == 3
+  whole = dataclasses.replace(suite, train=suite.examples)
+  with pytest.raises(ValueError, match='only 0 problems of the train split'):
+    prompts.write(prompts.parse('qa+shots=2'), found, whole)
+
+
+def test_the_split_of_a_run_is_the_one_that_it_evaluates(tmp_path):
+  """Without problems whose prompt is too long in the template of the run."""
+  rows = [
+    {'question': f'{i}+1?' + ' Think.' * (i % 2), 'answer': i} for i in range(8)
+  ]
+  for name, part in (('train', rows[:4]), ('test', rows[4:])):
+    lines = ''.join(json.dumps(row) + '\n' for row in part)
+    (tmp_path / f'{name}.jsonl').write_text(lines)
+  c = config_lib.default()
+  limits = dict(prompt_len=24, too_long='drop', template='qa')
+  c.data.update(name='files', dir=str(tmp_path), tokenizer='byte', **limits)
+  (tmp_path / 'checkpoints').mkdir()
+  (tmp_path / 'config.json').write_text(c.to_json_best_effort())
+  suite = suites.load('run:heldout', str(tmp_path))
+  own = prepare.prepare(c, tmp_path).problems.heldout
+  assert [e['prompt'] for e in suite.examples] == [e['prompt'] for e in own]
+  assert len(suite.examples) == 2 and len(suite.train) == 4
+  c.data.update(name='tic_tac_toe', dir='')
+  (tmp_path / 'config.json').write_text(c.to_json_best_effort())
+  with pytest.raises(ValueError, match="'tic_tac_toe' rewards its moves"):
+    suites.load('run:heldout', str(tmp_path))
 
 
 def test_names_of_files_are_short_and_distinct():

@@ -75,7 +75,7 @@ def test_it_is_evaluated_in_its_chunks(whole, tmp_path):
   def settings(name, *more):
     a = evaluate.parser().parse([*given, *more, f'--out={tmp_path / name}'])
     o = evaluate.options(a)
-    suite = suites.load(o.suites[0], loading.run_of(o.models[0]))
+    suite = suites.load(o.suites[0], loading.full_name(o.models[0]))
     (cell,) = session.cells_of(o, [suite])
     return o, {k: cell.cell.settings.get(k) for k in ('chunk', 'carry')}
 
