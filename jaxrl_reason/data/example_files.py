@@ -158,10 +158,13 @@ class Examples(Sequence):
 
   Args:
     places: i64 [n], positions in the concatenation of the files.
+    keys: u64 [n], of the questions.
   """
 
-  def __init__(self, files: Sequence[Index], places: np.ndarray):
-    self._files, self._places = files, places
+  def __init__(
+    self, files: Sequence[Index], places: np.ndarray, keys: np.ndarray
+  ):
+    self._files, self._places, self.keys = files, places, keys
     self._ends = [*itertools.accumulate(map(len, files))]
 
   def __len__(self) -> int:
@@ -172,6 +175,14 @@ class Examples(Sequence):
     number = bisect.bisect(self._ends, at)
     file = self._files[number]
     return file[at - self._ends[number] + len(file)]
+
+
+def keys_of(source: Sequence[dict]) -> np.ndarray:
+  """Returns the keys of the questions of finite problems, u64 [n]."""
+  if isinstance(source, Examples):
+    return source.keys
+  keys = (_key(source[i]['prompt']) for i in range(len(source)))
+  return np.fromiter(keys, np.uint64, len(source))
 
 
 class _Files:
@@ -203,7 +214,7 @@ class _Files:
 
   def examples(self, which=slice(None)) -> Examples:
     """Returns the problems, or those that a mask [n] selects."""
-    return Examples(self._files, self.places[which])
+    return Examples(self._files, self.places[which], self.keys[which])
 
 
 def examples(

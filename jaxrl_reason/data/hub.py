@@ -5,14 +5,13 @@
   files('hf:owner/name@revision')    a branch, a tag or a commit
 
 The splits of a configuration are those of the card's `configs`, or else go by
-the names of files and folders. If a repository has neither JSON lines nor
-Parquet, the Hub's own copy as Parquet is read (branch refs/convert/parquet).
-huggingface_hub keeps the files in its cache and resumes a download that was
-cut. The list of files is noted with its commit, so that the same files are read
-when there is no network.
+the words in the names of files and folders, as in the library datasets. If a
+repository has neither JSON lines nor Parquet, the Hub's own copy as Parquet is
+read (branch refs/convert/parquet). huggingface_hub keeps the files in its cache
+and resumes a download that was cut. The list of files is noted with its commit,
+so that the same files are read when there is no network.
 """
 
-import fnmatch
 import functools
 import json
 import os
@@ -29,7 +28,20 @@ PREFIX = names.HUB
 NAME = re.compile(r'hf:([\w.-]+/[\w.-]+?)(?::([\w.-]+))?(?:@([\w./-]+))?')
 SUFFIXES = ('.parquet', '.jsonl')
 CONVERTED = 'refs/convert/parquet'
-SPLIT = re.compile(r'(train|test|validation|valid|val|dev)(?![a-z])')
+SPLITS = {
+  'train': 'train', 'training': 'train', 'validation': 'validation',
+  'valid': 'valid', 'val': 'val', 'dev': 'dev', 'test': 'test',
+  'testing': 'test', 'eval': 'test', 'evaluation': 'test',
+}  # fmt: skip
+WORD = '|'.join(SPLITS)
+# A word in a name, and the same with a capital after a small letter: gsmTest.
+SPLIT = re.compile(
+  rf'(?:(?<![a-z])|(?<=[a-z])(?-i:(?=[A-Z])))({WORD})(?![a-z])', re.IGNORECASE
+)
+# Part of a word that is not contest, latest or strain.
+UNCLEAR = re.compile(r'(?<!con)(?<!la)test|(?<!s)train', re.IGNORECASE)
+GLOB = re.compile(r'\*\*/|\*\*|\*|\?|\[[^\]]+\]')
+REGEX = {'**/': '(?:.*/)?', '**': '.*', '*': '[^/]*', '?': '[^/]'}
 # Configurations that are chosen unless another is named.
 USUAL = ('default', 'main')
 
@@ -42,8 +54,8 @@ def files(name: str) -> dict[str, list[pathlib.Path]]:
     name: hf:owner/name[:configuration][@revision].
 
   Raises:
-    ValueError: no such data set, configuration or revision, or no network and
-      no copy in the cache.
+    ValueError: no such data set, configuration or revision, no network and no
+      copy in the cache, or the files of a split are unknown.
     ImportError: huggingface_hub is not installed.
   """
   found = NAME.fullmatch(name)
@@ -55,13 +67,18 @@ def files(name: str) -> dict[str, list[pathlib.Path]]:
   listing = _listing(name, repo, revision)
   if not any(n.endswith(SUFFIXES) for n in listing['names']) and not revision:
     listing = _listing(name, repo, CONVERTED)
-  table = configurations(listing['names'], listing['configs'])
+  try:
+    table = configurations(listing['names'], listing['configs'])
+  except ValueError as e:
+    raise ValueError(f'{name}: {e}') from e
   chosen = _one(name, table, wanted, listing['configs'])
+  _refuse_empty(name, chosen, table[chosen])
   commit = listing['commit']
   logging.info('%s: configuration %s, commit %s', name, chosen, commit)
   return {
     split: [_file(name, repo, file, commit) for file in some]
     for split, some in table[chosen].items()
+    if some
   }
 
 
@@ -73,6 +90,9 @@ def configurations(
   Args:
     listed: all files of the repository.
     declared: `configs` of the card.
+
+  Raises:
+    ValueError: the name of a file does not show its split.
   """
   data = sorted(n for n in listed if n.endswith(SUFFIXES))
   table = {
@@ -80,40 +100,88 @@ def configurations(
     for c in declared
     if c.get('data_files')
   }
-  return {k: v for k, v in (table or _by_name(data)).items() if v}
+  found = table or _by_name(data)
+  return {k: v for k, v in found.items() if any(v.values())}
 
 
 def _declared(entries, data: list[str]) -> dict[str, list[str]]:
-  """Returns the files of each split that a card declares."""
+  """Returns the files of each split that a card declares, perhaps none."""
   entries = [entries] if isinstance(entries, str | dict) else entries
   out: dict[str, list[str]] = {}
   for entry in entries:
     entry = {'path': entry} if isinstance(entry, str) else entry
     paths = entry['path']
     paths = [paths] if isinstance(paths, str) else paths
-    some = [n for n in data if any(fnmatch.fnmatch(n, p) for p in paths)]
-    if some:
-      out.setdefault(entry.get('split', 'train'), []).extend(some)
+    patterns = [_pattern(path) for path in paths]
+    some = [n for n in data if any(p.fullmatch(n) for p in patterns)]
+    out.setdefault(entry.get('split', 'train'), []).extend(some)
   return out
+
+
+def _pattern(path: str) -> re.Pattern:
+  """Returns the expression of a path with `*`, which matches no `/`, and `**`,
+  which matches any folders or none.
+  """
+  out, end = '', 0
+  for m in GLOB.finditer(path.removeprefix('./')):
+    out += re.escape(m.string[end : m.start()])
+    out += REGEX.get(m[0]) or m[0].replace('[!', '[^', 1)
+    end = m.end()
+  return re.compile(out + re.escape(path.removeprefix('./')[end:]))
+
+
+def _refuse_empty(name: str, chosen: str, splits: dict[str, list]) -> None:
+  """Refuses a configuration whose declared training or held-out split has no
+  file: another part of the data would take its place.
+  """
+  for split in (split for split, some in splits.items() if not some):
+    if split in SPLITS:
+      raise ValueError(
+        f'{name}: the card declares the split {split!r} of {chosen!r} with '
+        f'files that do not exist as {" or ".join(SUFFIXES)}; download the '
+        'data set and name a folder with train.jsonl and test.jsonl'
+      )
 
 
 def _by_name(data: list[str]) -> dict[str, dict[str, list[str]]]:
   """Returns the files of each split by the names of files and folders: the
   first folder is the configuration, unless it is `data` or a split.
+
+  Raises:
+    ValueError: the name of a file does not show its split.
   """
   out: dict[str, dict[str, list[str]]] = {}
   for file in data:
-    *folders, last = file.split('/')
-    found = [m[1] for part in (*folders, last) if (m := SPLIT.match(part))]
-    first = folders[0] if folders else 'data'
-    config = 'default' if first == 'data' or SPLIT.match(first) else first
-    split = found[-1] if found else ''
+    parts = file.split('/')
+    found = [words for part in parts if (words := _words(part))]
+    if found and len(found[-1]) > 1:
+      raise ValueError(_unclear(file))
+    first = parts[0] if parts[1:] else 'data'
+    # A configuration may be called auxiliary_train.
+    is_split = SPLIT.match(first) or (_words(first) and len(found) == 1)
+    config = 'default' if first == 'data' or is_split else first
+    split = next(iter(found[-1])) if found else ''
     out.setdefault(config, {}).setdefault(split, []).append(file)
   for splits in out.values():
     without = splits.pop('', [])
+    for file in without:
+      if UNCLEAR.search(file) and (splits or without[1:]):
+        raise ValueError(_unclear(file))
     if not splits:
       splits['train'] = without
   return out
+
+
+def _words(part: str) -> set[str]:
+  """Returns the splits that the name of a file or folder has."""
+  return {SPLITS[word.lower()] for word in SPLIT.findall(part)}
+
+
+def _unclear(file: str) -> str:
+  return (
+    f'the name of {file} does not show whether its rows are held out: download '
+    'the data set and name a folder with train.jsonl and test.jsonl'
+  )
 
 
 def _one(name: str, table: dict, wanted: str, declared: list[dict]) -> str:

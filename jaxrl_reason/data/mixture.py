@@ -14,8 +14,11 @@ parts of the reward) and its verifier (`verifier`).
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from absl import logging
+
 from jaxrl_reason.config import Data, leaves
-from jaxrl_reason.data import pipeline
+from jaxrl_reason.data import example_files, pipeline
 
 KEYS = ('name', 'dir', 'files', 'knobs', 'harder', 'template', 'system')
 SOURCE_KEYS = {
@@ -102,6 +105,38 @@ class Labelled:
 
   def __getitem__(self, index: int) -> dict:
     return self._source[index] | self._label
+
+
+def without_heldout(
+  train: Mapping[str, Sequence], heldout: Sequence[Sequence]
+) -> dict[str, Sequence]:
+  """Returns the problems of each finite source that no source holds out.
+
+  Args:
+    train: finite problems by the name of their source.
+    heldout: finite problems.
+
+  Raises:
+    ValueError: a source has no other problems.
+  """
+  held = np.concatenate([example_files.keys_of(source) for source in heldout])
+  out = {}
+  for name, source in train.items():
+    kept = np.flatnonzero(~np.isin(example_files.keys_of(source), held))
+    left_out = len(source) - len(kept)
+    if not len(kept):
+      raise ValueError(
+        f'data.sources.{name}: another source holds out all of its '
+        f'{left_out} questions; remove one of the two'
+      )
+    out[name] = pipeline.Subset(source, kept) if left_out else source
+    if left_out:
+      logging.warning(
+        'data.sources.%s: left out %d questions that another source holds out.',
+        name,
+        left_out,
+      )
+  return out
 
 
 class OneAfterAnother:

@@ -4,8 +4,9 @@ A `Problems` record has, for either, the sources by split, the verifiers of
 answers on the device and on the host, and the alphabet for a tokenizer.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from etils import epath
@@ -135,16 +136,35 @@ def _united(alphabets: list[str]) -> str:
 
 def _of_sources(c, seed: int) -> Problems:
   """Returns the problems of `data.sources`."""
-  parts, rewards = {}, mixture.own(c, 'reward')
-  for (name, section), reward in zip(mixture.sections(c).items(), rewards):
-    try:
-      part = load(section, seed)
-    except (ValueError, OSError, ImportError) as error:
-      raise type(error)(f'data.sources.{name}: {error}') from error
+  sections, parts = mixture.sections(c), {}
+  for name, section in sections.items():
+    with _named(name):
+      parts[name] = load(section.changed({'chain': 1}), seed)
+  finite = {k: p for k, p in parts.items() if len(p.train) < pipeline.ENDLESS}
+  if len(finite) > 1:
+    train = {name: part.train for name, part in finite.items()}
+    held = [part.heldout for part in finite.values()]
+    for name, source in mixture.without_heldout(train, held).items():
+      parts[name] = dataclasses.replace(parts[name], train=source)
+  for (name, part), reward in zip(parts.items(), mixture.own(c, 'reward')):
+    if c.chain > 1:
+      with _named(name):
+        part = _chained(part, sections[name])
     if reward is not None:
       part = dataclasses.replace(part, reward=reward, kernel=reward)
-    parts[name] = section, part
-  return mixed(parts, c)
+    parts[name] = part
+  return mixed(
+    {name: (sections[name], part) for name, part in parts.items()}, c
+  )
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+  """Adds the name of a source to the error of its problems."""
+  try:
+    yield
+  except (ValueError, OSError, ImportError) as error:
+    raise type(error)(f'data.sources.{name}: {error}') from error
 
 
 def load(c, seed: int) -> Problems:
@@ -202,12 +222,16 @@ def _of_files(splits: dict, reward: str) -> Problems:
   )
 
 
-def make_tokenizer(c, problems: Problems, workdir: epath.Path, folder=None):
+def make_tokenizer(
+  c, problems: Problems, workdir: epath.Path, folder=None, origin: str = ''
+):
   """Returns the tokenizer of a `data` section. A trained one is saved in the
   workdir, so that a resumed run reads the same ids.
 
   Args:
     folder: the model's folder in Hugging Face layout, or None.
+    origin: workdir of the run whose weights a run begins with. Its trained
+      tokenizer is copied, because the weights are of its ids. '': none.
   """
   if c.tokenizer == 'hf':
     folder = rendering.folder_of(c, folder)
@@ -226,6 +250,9 @@ def make_tokenizer(c, problems: Problems, workdir: epath.Path, folder=None):
     return tokenizers.CharTokenizer(problems.alphabet)
   if c.tokenizer == 'sentencepiece':
     path = workdir / PIECES
+    first = epath.Path(origin) / PIECES
+    if not path.exists() and origin and first.exists():
+      tokenizers.write(first.read_bytes(), path)
     if path.exists():
       return tokenizers.SentencePieceTokenizer(path)
     rows = (problems.train[i] for i in range(min(len(problems.train), 20_000)))

@@ -182,9 +182,13 @@ def train_sentencepiece(
     raise ValueError(
       f'cannot train a SentencePiece model of {vocab_size} tokens: {error}'
     ) from error
-  data = model.getvalue()
+  write(model.getvalue(), path)
+  return SentencePieceTokenizer(model.getvalue())
+
+
+def write(data: bytes, path: str | os.PathLike) -> None:
+  """Writes a trained tokenizer atomically."""
   path = epath.Path(path)
   part = path.parent / f'{path.name}.{os.getpid()}.part'
   part.write_bytes(data)
   part.replace(path)
-  return SentencePieceTokenizer(data)

@@ -92,7 +92,10 @@ def prepare(
       run.model.rope_scale,
       functools.partial(_check_folder, run.data),
     )
-    tokenizer = problems_lib.make_tokenizer(run.data, problems, workdir, folder)
+    first, _ = other_run.origin_of(run.init_from)
+    tokenizer = problems_lib.make_tokenizer(
+      run.data, problems, workdir, folder, first
+    )
   loaded, tools = problems, toolbox.prompted(run.rl)
   problems = problems_lib.rendered(problems, run.data, tokenizer, folder, tools)
   solution_len = _solution_len(run)

@@ -264,6 +264,44 @@ def test_splits_of_the_hub_are_held_out(name, monkeypatch):
   assert [p.name for p in files.paths_of('hf:a/b')['test']] == ['c.jsonl']
 
 
+def test_no_source_trains_on_what_another_holds_out(tmp_path):
+  """Not even if files repeat questions of each other, or in chains."""
+
+  def questions(*numbers):
+    return [{'question': f'What is {i}+0?', 'answer': i} for i in numbers]
+
+  folder = tmp_path / 'folder'
+  folder.mkdir()
+  write(folder / 'train.jsonl', questions(*range(20)))
+  write(folder / 'test.jsonl', questions(*range(20, 30)))
+  file = write(tmp_path / 'file.jsonl', questions(*range(5, 80)))
+  sources = {
+    'folder': dict(dir=str(folder)),
+    'file': dict(dir=str(file), files=dict(heldout=0.2)),
+    'less': dict(dir=str(file), files=dict(heldout=0.5)),
+    'sums': dict(name='arithmetic'),
+  }
+  c = config_lib.Data().changed({'name': 'files', 'sources': sources})
+  found = problems.load(c, 0)
+  held = {
+    example['prompt']
+    for name, part in found.heldout_by_source.items()
+    for example in (part if name != 'sums' else ())
+  }
+  assert len(held) > 30
+  for name in ('folder', 'file', 'less'):
+    train = set(prompts(found.parts[name][1].train))
+    assert train and not train & held
+  sources.pop('sums')
+  c = c.changed({'chain': 2, 'sources': sources})
+  for text in prompts(problems.load(c, 0).train):
+    assert not [q for q in held if q.removesuffix('?') in text]
+  write(file, questions(*range(20, 30)))
+  both = {name: sources[name] for name in ('folder', 'less')}
+  with pytest.raises(ValueError, match='sources.less: another source holds ou'):
+    problems.load(c.changed({'chain': 1, 'sources': both}), 0)
+
+
 def test_a_data_section_names_it(tmp_path):
   c = config_lib.default().data
   c.name = 'files'

@@ -155,6 +155,77 @@ def test_files_by_their_names():
   }
 
 
+@pytest.mark.parametrize(
+  'train, test',
+  [
+    ('gsm_train.jsonl', 'gsm_test.jsonl'),
+    ('Train.jsonl', 'Test.jsonl'),
+    ('training.jsonl', 'testing.jsonl'),
+    ('gsmTrain.jsonl', 'gsmTest.jsonl'),
+    ('math-train-0.parquet', 'math-eval-0.parquet'),
+    ('train_data/part.jsonl', 'math_test/part.jsonl'),
+    ('train/test_me.jsonl/train-0.jsonl', 'test/test-0.jsonl'),
+  ],
+)
+def test_files_to_test_on_are_never_trained_on(train, test):
+  found = hub_lib.configurations([train, test], [])
+  assert found == {'default': {'train': [train], 'test': [test]}}
+
+
+@pytest.mark.parametrize(
+  'listed',
+  [
+    ['trainset.jsonl', 'testset.jsonl'],
+    ['gsm8ktest.jsonl', 'train.jsonl'],
+    ['train-test.jsonl'],
+  ],
+)
+def test_files_of_an_unclear_split_are_refused(listed):
+  with pytest.raises(ValueError, match='does not show whether its rows are he'):
+    hub_lib.configurations(listed, [])
+  for clear in (['latest.jsonl', 'strained.jsonl'], ['testset.jsonl']):
+    found = hub_lib.configurations(clear, [])
+    assert found == {'default': {'train': clear}}
+
+
+def test_configurations_may_have_the_name_of_a_split():
+  listed = ['algebra/train-0.parquet', 'auxiliary_train/train-0.parquet']
+  assert [*hub_lib.configurations(listed, [])] == ['algebra', 'auxiliary_train']
+
+
+@pytest.mark.parametrize(
+  'path, matched',
+  [
+    ('*.jsonl', ['a.jsonl', 'b-1.jsonl']),
+    ('./a.jsonl', ['a.jsonl']),
+    ('**/a.jsonl', ['a.jsonl', 'old/a.jsonl', 'old/x/a.jsonl']),
+    ('old/**/a.jsonl', ['old/a.jsonl', 'old/x/a.jsonl']),
+    ('old/**', ['old/a.jsonl', 'old/x/a.jsonl']),
+    ('*/a.jsonl', ['old/a.jsonl']),
+    ('?.jsonl', ['a.jsonl']),
+    ('b-[0-4].jsonl', ['b-1.jsonl']),
+    ('b-[!0].jsonl', ['b-1.jsonl']),
+    ('a?jsonl', ['a.jsonl']),
+    ('b+1.jsonl', []),
+  ],
+)
+def test_patterns_of_cards_are_those_of_the_hub(path, matched):
+  listed = ['a.jsonl', 'b-1.jsonl', 'old/a.jsonl', 'old/x/a.jsonl', 'a.csv']
+  card = [{'config_name': 'default', 'data_files': path}]
+  want = {'default': {'train': matched}} if matched else {}
+  assert hub_lib.configurations(listed, card) == want
+
+
+def test_a_declared_split_without_files_is_refused(hub, tmp_path):
+  files = {'train.jsonl': b'{"question": "a", "answer": 1}', 'test.csv': b'x'}
+  entries = [{'split': s, 'path': f'{s}.*'} for s in ('train', 'test')]
+  hub.add('a/b', files, {'configs': [
+    {'config_name': 'main', 'data_files': entries}
+  ]})  # fmt: skip
+  found, _ = load(hub, tmp_path, 'hf:a/b')
+  assert "hf:a/b: the card declares the split 'test' of 'main'" in found
+
+
 def test_a_configuration_must_be_named_if_none_is_usual(hub, tmp_path):
   files = {f'{name}/test-0.parquet': b'' for name in ('boolean', 'dyck')}
   hub.add('a/bbh', files)
