@@ -13,6 +13,7 @@ from jaxrl_reason.checkpoints import other_run, pretrained
 from jaxrl_reason.models import spec
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.run.prepare import Prepared
+from jaxrl_reason.run.rl import teachers
 from jaxrl_reason.update import critics
 from jaxrl_reason.update import learner as learner_lib
 
@@ -107,6 +108,7 @@ def init_params(parts: Prepared, workdir) -> Any:
   off = parts.model.adapters_off or _unchanged
   if config.init_from:
     loaded = other_run.read(config.init_from, specs, off(specs), where)
+    teachers.refuse_other_tokens(config.init_from, parts.tokenizer, 'init_from')
   elif config.model_dir:
     loaded = pretrained.load(workdir, parts.shape, off(specs), off(where))
 

@@ -207,6 +207,7 @@ def _run(configs, own, folder: epath.Path, stopping) -> bool:
   started, config = time.monotonic(), traced.richest(configs)
   train.use_compile_cache(config.compile_cache)
   made = [prepare(c, w) for c, w in zip(configs, own)]
+  _refuse_other_tokens(made)
   c, d = config.rl, config.data
   rewarding.check(c, d, made[0].problems, made[0].tokenizer)
   compiled = compile_log.Log()
@@ -237,6 +238,20 @@ def _run(configs, own, folder: epath.Path, stopping) -> bool:
   if not stopping.agreed:
     shutil.rmtree(folder / manager.CHECKPOINTS)
   return not stopping.agreed
+
+
+def _refuse_other_tokens(made: Sequence[Prepared]) -> None:
+  """Refuses runs with other tokens than the first: one program encodes and
+  decodes the texts of all.
+  """
+  for p in made:
+    if p.tokenizer.token_bytes() != made[0].tokenizer.token_bytes():
+      raise ValueError(
+        f'seed {p.config.seed} trained another tokenizer than seed '
+        f'{made[0].config.seed}, and one program cannot read both: set '
+        "--at_once=1, data.tokenizer='byte', or warm='shared', where all runs "
+        'read the tokenizer of the warm start'
+      )
 
 
 @contextlib.contextmanager

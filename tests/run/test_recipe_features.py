@@ -11,9 +11,11 @@ import tiny_recipe
 from etils import epath
 from paths import ROOT
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import other_run
-from jaxrl_reason.run import prepare, train
+from jaxrl_reason.data import problems, tokenizers
+from jaxrl_reason.run import prepare, states, train
 from jaxrl_reason.verifiers import tasks
 from jaxrl_reason.verifiers.pool import VerifierPool
 
@@ -128,6 +130,34 @@ def test_weights_of_another_model_are_refused(tmp_path):
     train.run(recipe(init_from=f'{warm}@7'), tmp_path / 'other')
   with pytest.raises(ValueError, match='set init_from'):
     train.run(recipe(model_dir=warm), tmp_path / 'third')
+
+
+def test_weights_of_other_tokens_are_refused(tmp_path):
+  """Another alphabet of the same size would read them without an error."""
+  train.run(recipe(stages=('sft',)), tmp_path / 'warm')
+  parts = prepare.prepare(recipe(init_from=str(tmp_path / 'warm')), tmp_path)
+  states.init_params(parts, tmp_path)
+  characters = parts.tokenizer.alphabet
+  other = tokenizers.CharTokenizer(characters.replace('+', '~'))
+  with pytest.raises(ValueError, match='init_from=.* has another tokenizer'):
+    states.init_params(parts._replace(tokenizer=other), tmp_path)
+
+
+def test_a_trained_tokenizer_comes_with_the_weights(tmp_path):
+  data = config_lib.Data().changed(
+    {'name': 'word_problems', 'tokenizer': 'sentencepiece', 'vocab': 400}
+  )
+  made = []
+  for seed, origin in ((0, ''), (1, tmp_path / '0'), (2, '')):
+    workdir = epath.Path(tmp_path / str(seed))
+    workdir.mkdir()
+    found = problems.load(data, seed)
+    made.append(
+      problems.make_tokenizer(data, found, workdir, origin=str(origin))
+    )
+  first, same, other = (tokenizer.token_bytes() for tokenizer in made)
+  assert first == same != other
+  assert (tmp_path / '1' / problems.PIECES).exists()
 
 
 OWN_TASK = """

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -23,6 +24,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import study as study_command
 from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import manager, other_run
+from jaxrl_reason.data import tokenizers
 from jaxrl_reason.reports import metrics_file
 from jaxrl_reason.run import train
 from jaxrl_reason.run.evaluator import Evaluator
@@ -220,6 +222,20 @@ def test_finished_cells_are_not_run_again(done):
   other = study(settings={'as_it_is': {'rl.top_k': 3}})
   with pytest.raises(ValueError, match='begun with another rl.top_k'):
     session.run(other, out, quiet)
+
+
+def test_runs_with_other_tokens_share_no_program():
+  def prepared(seed, alphabet):
+    tokenizer = tokenizers.CharTokenizer(alphabet)
+    return types.SimpleNamespace(
+      tokenizer=tokenizer, config=types.SimpleNamespace(seed=seed)
+    )
+
+  session.together._refuse_other_tokens([prepared(0, 'ab'), prepared(1, 'ba')])
+  with pytest.raises(ValueError, match='seed 1 trained another tokenizer than'):
+    session.together._refuse_other_tokens(
+      [prepared(0, 'ab'), prepared(1, 'ac')]
+    )
 
 
 def test_only_missing_cells_are_run(tmp_path, monkeypatch):
