@@ -15,9 +15,9 @@ every step. Half of the generated tokens were trained on.
   seed 1 0.370       0.793        0.758 (100 updates: 0.891)
   seed 2 0.388       0.801        0.761 (100 updates: 0.903)
 
-Refill gains more per update and less per generated token
-(docs/refill_and_replay.md has the table). The rl stage takes 140 s (2.3 min) on
-two CPU cores shared with much other work.
+Three seeds cannot tell whether refill gains more per update (p 0.22) or less
+per generated token (p 0.07); docs/refill_and_replay.md has the table. The rl
+stage takes 140 s (2.3 min) on two CPU cores shared with much other work.
 
 Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """

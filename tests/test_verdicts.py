@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxrl_reason.studies import fits, pages, verdicts
+from jaxrl_reason.studies import fits, pages, ranks, verdicts
 from jaxrl_reason.studies.grid import Study
 from jaxrl_reason.studies.results import Found, Told
 from jaxrl_reason.studies.verdicts import Claim, Criterion
@@ -19,9 +19,8 @@ FIVE = [0.31, 0.12, 0.4, 0.25, 0.18]
 
 def decided(values, gains=None, **bound):
   c = Criterion('m', 'a', 'b', **bound)
-  (one,) = verdicts.decide(
-    [c], lambda _: (values, gains or [0.0] * len(values))
-  )
+  effects = verdicts.Effects(values, gains or [0.0] * len(values))
+  (one,) = verdicts.decide([c], lambda _: effects)
   return one
 
 
@@ -102,7 +101,8 @@ def test_a_criterion_without_a_number_leaves_the_others():
   }
   for order in itertools.permutations(want):
     got = verdicts.decide(
-      order, lambda c: (values[c], [math.nan] * len(values[c]))
+      order,
+      lambda c: verdicts.Effects(values[c], [math.nan] * len(values[c])),
     )
     assert {d.criterion: d.verdict for d in got} == want
 
@@ -120,9 +120,10 @@ def test_chance_alone_rarely_holds():
   """Ten criteria without an effect: 2.5 % of studies accept one of them."""
   hits, n = 0, 1000
   for _ in range(n):
-    noise = iter(RNG.standard_normal((10, 5)))
+    noise = RNG.standard_normal((10, 5))
     every = [Criterion('m', 'a', 'b', more_than=0.0)] * 10
-    got = verdicts.decide(every, lambda _: (next(noise), np.zeros(5)))  # noqa: B023
+    effects = iter([verdicts.Effects(x, np.zeros(5)) for x in noise])
+    got = verdicts.decide(every, lambda _: next(effects))  # noqa: B023
     hits += any(d.verdict == verdicts.HOLDS for d in got)
   assert stats.binom.cdf(hits, n, 0.025) > 1e-3
   assert stats.binom.sf(hits - 1, n, 0.025) > 1e-3
@@ -133,7 +134,9 @@ def test_chance_alone_rarely_holds():
   [
     ('h h', verdicts.HOLDS),
     ('n n', verdicts.NOT),
-    ('h n', verdicts.PART),
+    ('h n', verdicts.NOT),
+    ('h u n', verdicts.NOT),
+    ('h h u', verdicts.PART),
     ('h u', verdicts.PART),
     ('n u', verdicts.NOT),
     ('u u', verdicts.UNKNOWN),
@@ -143,6 +146,62 @@ def test_a_claim_of_several_criteria(parts, verdict):
   values = {'h': [1.0, 1.1, 0.9], 'n': [-1.0, -1.1, -0.9], 'u': [1.0, -1.0]}
   got = [decided(values[x], more_than=0.0) for x in parts.split()]
   assert verdicts.of_claim(got) == verdict
+
+
+def costs(values):
+  """Reads '3 5+ 8': the second run has not come to the target after 5."""
+  return [(float(x.rstrip('+')), not x.endswith('+')) for x in values.split()]
+
+
+def test_ranks_of_runs_that_all_come_to_the_target():
+  """The probabilities are those of Mann and Whitney, also with ties."""
+  for _ in range(20):
+    a, b = RNG.standard_normal(5), RNG.standard_normal(4) + 1
+    got = ranks.sides([(x, True) for x in a], [(x, True) for x in b])
+    for p, way in zip(got, ('greater', 'less')):
+      want = stats.mannwhitneyu(a, b, alternative=way, method='exact').pvalue
+      assert p == pytest.approx(want)
+
+
+def test_ranks_of_censored_runs():
+  """By hand: 5+ is above 3 and 5, unknown beside 8; 4 pairs are known. The
+  probabilities are those of the permutations that scipy makes.
+  """
+  a, b = costs('3 5 5'), costs('5+ 8 2+')
+  assert ranks.scores([*a, *b]).tolist() == [-4, -1, -1, 3, 3, 0]
+  got = ranks.sides(a, b)
+  pooled = ranks.scores([*a, *b])
+  for p, way in zip(got, ('greater', 'less')):
+    want = stats.permutation_test(
+      (pooled[:3], pooled[3:]), lambda x, y: x.sum(), alternative=way
+    ).pvalue
+    assert p == pytest.approx(want)
+  assert ranks.sides(costs('9+ 9+ 9+'), costs('5+ 5+')) == (1.0, 1.0)
+
+
+def test_a_cost_to_a_target_is_decided_by_ranks():
+  """Censored runs do not decide: as numbers they would."""
+
+  def of(a, b, **bound):
+    c = Criterion('target/steps', 'a', 'b', ratio=True, **bound)
+    differences = [
+      math.log(x / y) for (x, _), (y, _) in zip(costs(a), costs(b))
+    ]
+    effects = verdicts.Effects(differences, [0.0] * 5, (costs(a), costs(b)))
+    (one,) = verdicts.decide([c], lambda _: effects)
+    return one
+
+  fast, slow = '1 1.2 1.1 1.3 1', '2 2.5 2.2 3 2'
+  assert of(fast, slow, less_than=0.0).verdict == verdicts.HOLDS
+  assert of(slow, fast, less_than=0.0).verdict == verdicts.NOT
+  assert of(fast, slow, less_than=0.0).for_it == pytest.approx(1 / 252)
+  assert of(fast, slow, less_than=math.log(0.5)).verdict == verdicts.UNKNOWN
+  assert of(fast, slow, within=1.5).verdict == verdicts.HOLDS
+  assert of(fast, slow, within=0.1).verdict == verdicts.NOT
+  bounds = '1+ 1.2+ 1.1+ 1.3 1'  # at least this
+  assert of(bounds, slow, less_than=0.0).verdict == verdicts.UNKNOWN
+  late = '2+ 2.5+ 2.2+ 3+ 2+'  # even more
+  assert of(fast, late, less_than=0.0).verdict == verdicts.HOLDS
 
 
 def test_criteria_without_one_bound_are_refused():
@@ -172,11 +231,12 @@ def test_effects_are_taken_seed_by_seed():
   gain = Criterion('m', 'a', more_than=0.0)
   ratio = Criterion('m', 'a', 'b', less_than=0.0, ratio=True)
   f = found([pair, gain, ratio], a=a, b=b)
-  values, gains = f.effects(pair)
-  np.testing.assert_allclose(values, [0.1, 0.4])
-  np.testing.assert_allclose(gains, [0.3, 0.2])  # of b
-  np.testing.assert_allclose(f.effects(gain)[0], [0.4, 0.6])
-  np.testing.assert_allclose(f.effects(ratio)[0], np.log([1.25, 2.0]))
+  of_pair = f.effects(pair)
+  np.testing.assert_allclose(of_pair.differences, [0.1, 0.4])
+  np.testing.assert_allclose(of_pair.gains, [0.3, 0.2])  # of b
+  assert of_pair.costs is None
+  np.testing.assert_allclose(f.effects(gain).differences, [0.4, 0.6])
+  np.testing.assert_allclose(f.effects(ratio).differences, np.log([1.25, 2.0]))
   ((_, parts),) = f.decided()
   assert [str(d.criterion) for d in parts] == [
     'm: a - b > 0',

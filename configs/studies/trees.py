@@ -21,8 +21,9 @@ Result (5 seeds, about 10 CPU minutes; the claims were written before the run):
 none of the four claims could be decided. pass@1 minus that of independent
 samples: columns -0.027 +- 0.030, entropy 0.004 +- 0.046, grouped -0.003 +-
 0.039, flat 0.009 +- 0.040; columns - flat -0.036 +- 0.045, entropy - columns
-0.031 +- 0.047. pass@16 of `columns` is lower by 0.192 +- 0.046. Sampled tokens
-relative to independent samples: 0.83 (columns), 0.85 (grouped), 1.09 (entropy).
+0.031 +- 0.047. pass@16 of `columns` is lower by 0.192 +- 0.046; no criterion
+was written for this. Sampled tokens relative to independent samples: 0.83
+(columns), 0.85 (grouped), 1.09 (entropy).
 """
 
 from jaxrl_reason.studies.grid import Study, Tuning, recipe_beside

@@ -1,7 +1,7 @@
-"""Adds an argument to a recipe: `--config=FILE.py:VARIANT,smoke`.
+"""Adds an argument to a recipe: `--config=FILE.py:VARIANT,depth=4,smoke`.
 
-  @config_lib.recipe(SIZES)      # or recipe(), for a recipe without variants
-  def get_config(size):          # or get_config()
+  @config_lib.recipe(SIZES, depth=3)   # or recipe(), without variants, numbers
+  def get_config(size, depth):         # or get_config()
     ...
     return c
 
@@ -27,13 +27,15 @@ SIZES = dict(
 )  # fmt: skip
 
 
-def recipe(variants: Iterable[str] = ()) -> Callable:
+def recipe(variants: Iterable[str] = (), **numbers: float) -> Callable:
   """Returns a decorator that adds the recipe's argument to `get_config`.
 
   Args:
     variants: allowed names of a variant; the first is the default.
-      `get_config` is called with the chosen name, or without arguments if there
-      are no variants.
+      `get_config` is called with the chosen name, or without it if there are no
+      variants.
+    numbers: keyword arguments of `get_config` and their defaults. `depth=4` in
+      the argument changes one; an int stays an int.
   """
   variants = tuple(variants)
 
@@ -41,11 +43,13 @@ def recipe(variants: Iterable[str] = ()) -> Callable:
     @functools.wraps(get_config)
     def with_argument(argument: str = '') -> ml_collections.ConfigDict:
       words = [word for word in argument.split(',') if word]
-      chosen = [word for word in words if word != SMOKE]
-      if len(chosen) > 1 or not set(chosen) <= set(variants):
+      own = _numbers(words, numbers)
+      names = [word for word in words if '=' not in word]
+      chosen = [word for word in names if word != SMOKE]
+      if own is None or len(chosen) > 1 or not set(chosen) <= set(variants):
         file = get_config.__code__.co_filename
-        raise RecipeArgumentError(_choices(file, argument, variants))
-      config = get_config(*(chosen or variants[:1]))
+        raise RecipeArgumentError(_choices(file, argument, variants, numbers))
+      config = get_config(*(chosen or variants[:1]), **(numbers | own))
       return smoke(config) if SMOKE in words else config
 
     with_argument.variants = variants
@@ -54,15 +58,32 @@ def recipe(variants: Iterable[str] = ()) -> Callable:
   return decorate
 
 
-def _choices(file: str, argument: str, variants: tuple[str, ...]) -> str:
+def _numbers(words: list[str], defaults: dict) -> dict | None:
+  """Reads the words `key=number`; None if one is no number of the recipe."""
+  out = {}
+  for key, _, value in (w.partition('=') for w in words if '=' in w):
+    try:
+      out[key] = type(defaults[key])(value)
+    except (KeyError, ValueError):
+      return None
+  return out
+
+
+def _choices(
+  file: str, argument: str, variants: tuple[str, ...], numbers: dict
+) -> str:
   """Returns the error message for an argument that a recipe does not accept."""
   choices = f'{SMOKE} (a run of a minute)'
   if variants:
     choices = (
       f'one of {", ".join(variants)} and {choices}, or both with a comma'
     )
-  known = (*variants, SMOKE)
-  wrong = [w for w in argument.split(',') if w and w not in known]
+  if numbers:
+    defaults = ', '.join(f'{k}={x}' for k, x in numbers.items())
+    choices += f'. Numbers with their defaults, with commas: {defaults}'
+  known = (*variants, SMOKE, *numbers)
+  wrong = [w.partition('=')[0] for w in argument.split(',') if w]
+  wrong = [w for w in wrong if w not in known]
   near = nearest(wrong[0], known) if wrong else ''
   return (
     f'--config={file}:{argument}: the argument of this recipe is {choices}'

@@ -29,7 +29,7 @@ def table(found: Found) -> str:
     *_finals(found),
     '',
     f'until {metric} is {value:g}; a run that does not come there counts with '
-    'all its steps',
+    'all its steps in means and effects, and as more than these in criteria',
     '',
     *_targets(found),
     '',

@@ -14,7 +14,8 @@ from jaxrl_reason.studies.grid import Study
 from jaxrl_reason.studies.telling import DIVERGED
 
 REWARD, ENTROPY, TOKENS = 'train/reward_mean', 'train/entropy', 'train/tokens'
-STEPS_TO, TOKENS_TO = 'target/steps', 'target/tokens'
+TARGET = 'target/'
+STEPS_TO, TOKENS_TO = TARGET + 'steps', TARGET + 'tokens'
 # Begin the names of computed columns.
 SLOPE, OLD, START = 'slope/', 'old/', 'start/'
 SLOPE_STEPS = 100  # unit of a slope
@@ -106,9 +107,10 @@ class Found:
     p = verdicts.holm([2 * min(above[i], 1 - above[i]) for i in known])
     return {names[i]: x for i, x in zip(known, p)}
 
-  def effects(self, c: verdicts.Criterion) -> tuple[list[float], list[float]]:
+  def effects(self, c: verdicts.Criterion) -> verdicts.Effects:
     """Returns the differences of a criterion by seed, and gains of `over`. A
-    ratio needs values above 0, and a seed without them is left out.
+    ratio needs values above 0, and a seed without them is left out. Costs to a
+    target are those of all runs that have not diverged.
     """
     of, over = self.ended(c.of), self.ended(c.over or c.of)
     values, gains = [], []
@@ -121,7 +123,13 @@ class Found:
         continue
       values.append(math.log(a / b) if c.ratio else a - b)
       gains.append(b - over[seed].first.get(c.metric, math.nan))
-    return values, gains
+    if not c.metric.startswith(TARGET):
+      return verdicts.Effects(values, gains)
+    costs = [
+      [(t.last[c.metric], t.reached) for t in runs.values()]
+      for runs in (of, over)
+    ]
+    return verdicts.Effects(values, gains, tuple(costs))
 
   def decided(self) -> list[tuple[verdicts.Claim, list[verdicts.Decided]]]:
     """Decides the claims of the study, corrected for all their criteria."""

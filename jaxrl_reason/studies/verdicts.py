@@ -2,7 +2,9 @@
 
 A criterion bounds an effect. Effects are taken seed by seed and tested with
 Student's t, one-sided at 0.025 (an interval of 95 % that excludes the bound).
-Holm's method corrects for the number of criteria of the study.
+Costs to a target (`target/...`) are tested by ranks, because some runs do not
+come there (`ranks.py`). Holm's method corrects for the number of criteria of
+the study.
 """
 
 import dataclasses
@@ -11,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jaxrl_reason.studies import fits
+from jaxrl_reason.studies import fits, ranks
 
 LEVEL = 0.025
 HOLDS, PART = 'holds', 'holds in part'
@@ -81,6 +83,22 @@ class Claim:
 
 
 @dataclasses.dataclass(frozen=True)
+class Effects:
+  """The values that a criterion compares.
+
+  Attributes:
+    differences: by seed.
+    gains: of `over`, by seed.
+    costs: of `of` and of `over`, each [(cost, reached)], for a target; a run
+      that is not `reached` costs more than its number.
+  """
+
+  differences: Sequence[float]
+  gains: Sequence[float]
+  costs: tuple[Sequence[ranks.Cost], Sequence[ranks.Cost]] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Decided:
   """A criterion after the study.
 
@@ -105,14 +123,14 @@ class Decided:
 
 def decide(
   criteria: Sequence[Criterion],
-  effects: Callable[[Criterion], tuple[Sequence[float], Sequence[float]]],
+  effects: Callable[[Criterion], Effects],
 ) -> list[Decided]:
   """Tests all criteria of a study.
 
   Args:
-    effects: criterion -> its differences and the gains of `over`, by seed.
+    effects: criterion -> the values that it compares.
   """
-  tested = [_tested(c, *effects(c)) for c in criteria]
+  tested = [_tested(c, effects(c)) for c in criteria]
   # A number that is not known decides nothing, and holm cannot sort it.
   for_it = holm([1.0 if math.isnan(p) else p for _, p, _ in tested])
   against = holm([1.0 if math.isnan(p) else p for _, _, p in tested])
@@ -121,13 +139,16 @@ def decide(
 
 
 def of_claim(decided: Sequence[Decided]) -> str:
-  """Returns the verdict of a claim from those of its criteria."""
+  """Returns the verdict of a claim from those of its criteria. All must hold,
+  so that one that does not hold decides. `PART`: some hold, the others are
+  undecided.
+  """
   verdicts = [d.verdict for d in decided]
-  if all(v == verdicts[0] for v in verdicts):
-    return verdicts[0]
-  if HOLDS in verdicts:
-    return PART
-  return NOT if NOT in verdicts else UNKNOWN
+  if NOT in verdicts:
+    return NOT
+  if UNKNOWN not in verdicts:
+    return HOLDS
+  return PART if HOLDS in verdicts else UNKNOWN
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -138,19 +159,30 @@ def holm(p: Sequence[float]) -> list[float]:
   return out
 
 
-def _tested(c: Criterion, differences, gains) -> tuple:
+def _tested(c: Criterion, effects: Effects) -> tuple:
   """Returns the effect, and the probabilities for and against a criterion."""
-  x, value = np.asarray(differences, float), fits.over(differences)
-  scale = np.asarray(gains, float) if c.of_gain else 1.0
+  x, value = (
+    np.asarray(effects.differences, float),
+    fits.over(effects.differences),
+  )
+  scale = np.asarray(effects.gains, float) if c.of_gain else 1.0
   if value.n < 2:
     return value, 1.0, 1.0
 
-  def above(bound: float) -> float:
-    return fits.over(x - bound * scale).above
+  def sides(bound: float) -> tuple[float, float]:
+    """Returns the probabilities of an effect as far above, and below."""
+    if effects.costs is not None:
+      of, over = effects.costs
+      return ranks.sides(of, [(_moved(cost, bound), r) for cost, r in over])
+    above = fits.over(x - bound * scale).above
+    return above, 1 - above
+
+  def _moved(cost: float, bound: float) -> float:
+    return cost * math.exp(bound) if c.ratio else cost + bound
 
   if c.more_than is not None:
-    return value, above(c.more_than), 1 - above(c.more_than)
+    return value, *sides(c.more_than)
   if c.less_than is not None:
-    return value, 1 - above(c.less_than), above(c.less_than)
-  low, high = above(-c.within), above(c.within)
-  return value, max(low, 1 - high), min(1 - low, high)
+    return value, *reversed(sides(c.less_than))
+  (low, below), (above, high) = sides(-c.within), sides(c.within)
+  return value, max(low, high), min(below, above)

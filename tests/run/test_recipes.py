@@ -135,3 +135,22 @@ def test_smoke_keeps_smaller_values():
   c.rl.update(parts=1, minibatches=1, overlong=0)
   recipes.smoke(c)
   assert (c.rl.parts, c.rl.minibatches, c.rl.overlong) == (1, 1, 0)
+
+
+def test_worlds_of_studies_have_numbers_in_their_argument():
+  """Depth, prior and number of solutions, alone and with `smoke`."""
+  folder = ROOT / 'configs' / 'studies'
+  functions = load_recipe(folder / 'functions.py').get_config
+  deeper = functions('depth=4,prior_loss=0.2')
+  assert deeper.data.knobs.max_functions == 4 and deeper.sft.stop_loss == 0.2
+  assert deeper.data.harder.min_functions == 5
+  assert functions('depth=3') == functions() != deeper
+  assert functions('depth=4,smoke').data.knobs.max_functions == 4
+  expressions = load_recipe(folder / 'expressions.py').get_config
+  few = expressions('solutions=1,numbers=4')
+  assert few.data.knobs.max_solutions == 1 and few.data.knobs.min_numbers == 4
+  for wrong in ('deep=4', 'depth=x', 'depth=', 'depth', '3'):
+    with pytest.raises(ValueError, match='depth=3, prior_loss=0.35'):
+      functions(wrong)
+  with pytest.raises(ValueError, match="Did you mean 'depth'"):
+    functions('dept=4')

@@ -605,7 +605,12 @@ def test_values_that_a_difference_cannot_have():
   }
   found = outcome.Found(study(settings={'a': {}, 'b': {}}), told)
   assert np.isnan(found.gain('b', 'target/steps').mean)
-  assert found.effects(claim)[0] == [pytest.approx(np.log(2))]
+  effects = found.effects(claim)
+  assert effects.differences == [pytest.approx(np.log(2))]
+  assert effects.costs == (
+    [(1.0, False), (4.0, False)],
+    [(0, False), (2, False)],
+  )
   alone = Claim('x', [Criterion('target/steps', 'b', less_than=0.0)])
   with pytest.raises(ValueError, match="target/steps of 'b' names no other"):
     grid.check(study(settings={'a': {}, 'b': {}}, claims=[alone]))

@@ -142,6 +142,26 @@ def test_countdown_tries_are_wrong_but_the_last():
     assert ends[-1] == target and target not in ends[:-1]
 
 
+def test_countdown_problems_with_few_solutions():
+  """By hand: 1 2 3 > 6 has three orders of the two sums 1+2+3, and three of
+  the products 1*2*3.
+  """
+  assert countdown.solutions([1, 2, 3], 6, '+*', 'all') == 6
+  assert countdown.solutions([2, 3], 6, '+-*/', 'all') == 1
+  assert countdown.solutions([6, 1], 6, '+-*/', 'subset') == 2  # 6 and 6*1
+  assert countdown.solutions([5, 3], 1, '+-*/', 'all') == 0
+  knobs = dict(max_number=8, max_target=24, ops='+-*/')
+  few = examples('countdown', n=40, **knobs, max_solutions=1)
+  some = examples('countdown', n=40, **knobs)
+
+  def count(example):
+    numbers, target = (example['meta'][k] for k in ('numbers', 'target'))
+    return countdown.solutions(numbers, target, '+-*/', 'all')
+
+  assert {count(example) for example in few} == {1}
+  assert max(count(example) for example in some) > 1
+
+
 # --- the others ---------------------------------------------------------------
 
 

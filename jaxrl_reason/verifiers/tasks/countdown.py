@@ -3,7 +3,8 @@
   prompt    3 7 2 5>24:
   solution  3*7=21 21+5=26 26-2=24#3*7+5-2
 
-With `max_tries`, incorrect attempts that end in a comma precede the correct
+With `max_solutions`, problems have at most so many solutions. With
+`max_tries`, incorrect attempts that end in a comma precede the correct
 one, so that a model can learn to search:
 
   solution  3+7=10 10*2=20 20-5=15, 3*7=21 21+5=26 26-2=24#3*7+5-2
@@ -17,8 +18,10 @@ kernel have these limits:
   - use='all': each number of the problem exactly once; 'subset': at most once.
 """
 
+import itertools
 import re
 from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -146,6 +149,27 @@ def _derive(rng, numbers, ops) -> tuple[int, list[str], str] | None:
   return parts[0][0], steps, parts[0][1]
 
 
+def solutions(numbers: Sequence[int], target: int, ops: str, use: str) -> int:
+  """Counts the expressions with the value `target`, up to the order of both
+  sides of + and *. Values in between are positive integers. For four numbers
+  this takes about 5 ms.
+  """
+  found = set()
+
+  def combine(parts: list[tuple[int, str]]) -> None:
+    if use == 'subset' or len(parts) == 1:
+      found.update(text for value, text in parts if value == target)
+    for i, j in itertools.permutations(range(len(parts)), 2):
+      (a, left), (b, right) = parts[i], parts[j]
+      rest = [part for k, part in enumerate(parts) if k not in (i, j)]
+      for op, value in _moves(a, b, ops):
+        sides = sorted((left, right)) if op in '+*' else (left, right)
+        combine([*rest, (value, f'({op.join(sides)})')])
+
+  combine([(number, str(number)) for number in numbers])
+  return len(found)
+
+
 def _subset(rng, numbers: list[int], use: str) -> list[int]:
   if use == 'all':
     return numbers
@@ -162,6 +186,7 @@ def generate(
   ops: str,
   use: str,
   max_tries: int,
+  max_solutions: int,
 ) -> problem.Example | None:
   if use not in ('all', 'subset'):
     raise ValueError(f"use={use!r}: must be 'all' or 'subset'")
@@ -171,6 +196,8 @@ def generate(
   if derivation is None or derivation[0] > max_target:
     return None
   target, steps, expression = derivation
+  if max_solutions and solutions(numbers, target, ops, use) > max_solutions:
+    return None
   tries = []
   for _ in range(problem.between(rng, 0, max_tries)):
     wrong = _derive(rng, _subset(rng, numbers, use), ops)
@@ -207,6 +234,7 @@ TASK = problem.Task(
     ops='+-*',  # any of + - * /
     use='all',  # 'all': every number once; 'subset': at most once
     max_tries=0,  # largest number of incorrect attempts in a solution
+    max_solutions=0,  # most solutions of a problem; 0: no limit
   ),
   harder=dict(min_numbers=4, max_numbers=4, max_target=99),
   alphabet=problem.DIGITS + '+-*/()=>:, ' + problem.MARKER,
