@@ -84,6 +84,26 @@ def test_installed_once_and_called_by_its_own_name(called):
   assert sum('--editable' in line for line in called('keys', 'rl')) == 1
 
 
+@pytest.mark.parametrize(
+  'words, text',
+  [
+    (['run', '--help'], 'Trains a recipe'),
+    (['run', '--workdir=W', '--help'], 'Trains a recipe'),
+    (['run', 'plan', '--help'], '--topology'),
+    (['new_user', '--help'], '--folder=NEW'),
+  ],
+)
+def test_help_installs_and_runs_nothing(tmp_path, words, text):
+  env = os.environ | {'JAXRL_VENV': str(tmp_path / 'none')}
+  name, *rest = words
+  command = [ROOT / 'tools' / name, *rest]
+  done = subprocess.run(
+    command, env=env, cwd=tmp_path, capture_output=True, text=True
+  )
+  assert text in done.stdout and done.returncode == 0, done.stderr
+  assert not [*tmp_path.iterdir()]
+
+
 def test_an_interrupted_environment_is_made_again(
   called, tmp_path, monkeypatch
 ):
