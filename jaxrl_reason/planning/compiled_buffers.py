@@ -78,7 +78,7 @@ def measure(
     memory.arguments,
     memory.temporaries,
     memory.peak,
-    max(described.on_chip(phase.state) - memory.arguments, 0),
+    described.resident(phase, memory.arguments),
     costs.of(text, mesh, experts),
     hlo.parse(text[: text.find('\n') + 1]).aliased(),
     memory.donated,

@@ -92,7 +92,7 @@ class Measured:
   """A compiled phase; bytes are of one device.
 
   Attributes:
-    resident: bytes of state that is no argument of this program but stays.
+    resident: see the function of this name.
     cost: of its operations.
     aliased: outputs in donated arguments; donated: their bytes.
     compile_s: seconds.
@@ -143,13 +143,23 @@ def on_chip(tree) -> int:
   )
 
 
+def resident(phase: phases.Phase, arguments: int) -> int:
+  """Counts the bytes on one device of the state, and of what is beside it, that
+  are no arguments of the program but stay.
+
+  Args:
+    arguments: bytes of the arguments.
+  """
+  return max(on_chip(phase.state) - arguments, 0) + on_chip(phase.beside)
+
+
 def refuse(phase: phases.Phase, error: jax.errors.JaxRuntimeError):
   """Raises the error of a compiler, as DoesNotFit if it is of memory."""
   if (room := out_of_memory(str(error))) is None:
     raise error
   given = on_chip([x for x in jax.tree.leaves(phase.args) if _is_laid(x)])
-  resident = max(on_chip(phase.state) - given, 0)
-  raise DoesNotFit(phase.name, room[0] + resident, room[1]) from error
+  stays = resident(phase, given)
+  raise DoesNotFit(phase.name, room[0] + stays, room[1]) from error
 
 
 def measure(phase: phases.Phase, mesh: Mesh, experts: int = 0) -> Measured:
@@ -175,7 +185,7 @@ def measure(phase: phases.Phase, mesh: Mesh, experts: int = 0) -> Measured:
     memory.temp_size_in_bytes,
     # The peak counts arrays that are alive together; temporaries include holes.
     memory.peak_memory_in_bytes,
-    max(on_chip(phase.state) - arguments, 0),
+    resident(phase, arguments),
     costs.of(text, mesh, experts),
     hlo.parse(text[: text.find('\n') + 1]).aliased(),
     memory.alias_size_in_bytes,

@@ -56,6 +56,8 @@ class Phase:
     decode_trips: iterations of its loops over tokens; empty: it has none.
     flops: of all chips, by the model's formula, without remat.
     mesh: if it is not that of the run.
+    beside: shapes with shardings of further arrays that stay on the chips of
+      the program; or None.
   """
 
   name: str
@@ -66,6 +68,7 @@ class Phase:
   decode_trips: tuple[int, ...]
   flops: float
   mesh: Mesh | None = None
+  beside: Any = None
 
   def lower(self, mesh: Mesh) -> jax.stages.Lowered:
     with jax.set_mesh(mesh):

@@ -112,6 +112,8 @@ def _halves(parts: Prepared, whole: Phase) -> list[Phase]:
     there.decode_trips,
     flops,
     parts.sampler_mesh,
+    # With a queue, the next version arrives while this one samples.
+    state.params if kind is not None else None,
   )
   learner, _, state, _, root, sampling, _ = whole.args
   program, batch = split_step.rl_learn_oldest, ()

@@ -112,7 +112,8 @@ def phase():
   mesh = sharding.make_mesh((8, 1, 1))
   where = jax.NamedSharding(mesh, jax.P())
   x = jax.ShapeDtypeStruct((2**18,), jnp.float32, sharding=where)
-  return types.SimpleNamespace(name='update', args=(x,), state=x), mesh
+  given = dict(args=(x,), state=x, beside=None)
+  return types.SimpleNamespace(name='update', **given), mesh
 
 
 def test_a_program_is_measured_without_its_code():

@@ -7,6 +7,7 @@ from paths import ROOT, load_recipe
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.models import spec
 from jaxrl_reason.planning import abstract, phases, roofline, split_plan
+from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.run import two_meshes
 from jaxrl_reason.run.process import chips
 
@@ -41,6 +42,11 @@ def test_the_halves_of_a_step_have_its_work_on_their_own_devices(stale, dtype):
     (shape,) = {x.sharding.mesh for x in jax.tree.leaves(phase.state)}
     assert shape == mesh
     assert f'num_partitions = {mesh.size}' in lowered.as_text()[:400]
+  # With a queue, the next weights arrive while the sampler reads these.
+  weights = described.on_chip(sample.state)
+  size = described.resident(sample, 3 * weights)
+  assert size == (weights if stale else 0) < described.on_chip(update.state)
+  assert described.resident(update, described.on_chip(update.state)) == 0
 
 
 def test_a_step_takes_the_longer_half_or_without_overlap_the_sum():
