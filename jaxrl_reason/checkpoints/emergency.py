@@ -8,10 +8,8 @@ written as well; they survive the loss of all hosts.
 
   FOLDER/<start>/<step>.<owner>.<of>
 
-Every start has a random name. `emergency.json` in the workdir records for each
-earlier start the last step that is part of the run, so that files of an
-abandoned continuation are never used. A set is used if the files of all its
-owners exist on some host with correct checksums.
+Every start has a random name (`emergency_note`). A set is used if the files of
+all its owners exist on some host with correct checksums.
 
 Orbax's emergency manager needs a mesh axis along which whole states are
 replicated, and has no checksums. Here every parameter may be sharded over all
@@ -20,13 +18,11 @@ hosts.
 
 import collections
 import functools
-import json
 import os
 import pathlib
 import re
 import secrets
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -37,12 +33,11 @@ from absl import logging
 from etils import epath
 
 from jaxrl_reason import hosts, trees
-from jaxrl_reason.checkpoints import described, files, pieces
+from jaxrl_reason.checkpoints import described, emergency_note, pieces
 from jaxrl_reason.checkpoints.described import Damaged
 from jaxrl_reason.config.run import Checkpoint
 from jaxrl_reason.hosts import parcels
 
-NOTE = 'emergency.json'  # in the workdir
 NAME = re.compile(r'[0-9]+\.[0-9]+\.[0-9]+')
 
 
@@ -103,14 +98,14 @@ class Emergency:
     self._me, self._n = jax.process_index(), jax.process_count()
     self._folder = _made(folder)
     self._others = parcels.Parcels(self._folder) if self._n > 1 else None
-    told = hosts.gather([secrets.token_hex(8), _noted(workdir)])[0]
+    told = hosts.gather([secrets.token_hex(8), emergency_note.read(workdir)])[0]
     self._start, self._valid = told
     self._found = self._inventory()
-    # _done: step of the newest set that this process has written and copied.
-    # _last: step of the last set begun or restored. _next: step from which the
-    # next one is due.
-    self._done, self._last, self._next = -1, -1, every
-    self._writing, self._failed = None, ''
+    # _done: steps of sets that this process has written and copied, from the
+    # newest that all have. _last: step of the last set begun or restored.
+    # _next: step from which the next one is due.
+    self._done, self._last, self._next = set(), -1, every
+    self._writing, self._failed, self._noted = None, '', False
     # Metrics of the last emergency checkpoint, and of a restore from one.
     self.told, self.restored = {}, {}
 
@@ -221,27 +216,29 @@ class Emergency:
     """
     self.passed(step)
     self._last = step
-    valid = {k: min(last, step) for k, last in self._valid.items()}
-    if hosts.is_main():
-      text = json.dumps({'starts': valid, 'now': self._start})
-      files.write_whole(self._workdir / NOTE, text)
-    self._home(self._start).mkdir(exist_ok=True)
+    self._valid = {k: min(last, step) for k, last in self._valid.items()}
+    # Without a note, a start that fails before its first save leaves no trace.
+    if step or self._valid:
+      self._note()
     self._forget_earlier(step)
 
-  def _forget_earlier(self, step: int) -> None:
-    """Removes the files of earlier starts, except for the two newest sets.
+  def _note(self) -> None:
+    self._noted = True
+    emergency_note.write(self._workdir, self._valid, self._start)
 
-    So a run that is killed again and again fills no disk.
+  def _forget_earlier(self, step: int) -> None:
+    """Removes the files of earlier starts, also unfinished ones, except for the
+    two newest sets: a run that is killed again and again fills no disk.
 
     Args:
       step: from which the run goes on; later sets are of no use.
     """
-    homes = [self._home(start) for start in self._valid]
-    old = {p: _step(p) for home in homes for p in _files(home)}
-    kept = sorted({n for n in old.values() if n <= step})[-2:]
-    for path, n in old.items():
-      if n not in kept:
-        path.unlink(missing_ok=True)
+    homes = [h for h in map(self._home, self._valid) if h.is_dir()]
+    finished = [p for home in homes for p in _files(home)]
+    steps = sorted({n for n in map(_step, finished) if n <= step})[-2:]
+    kept = {p for p in finished if _step(p) in steps}
+    for path in {p for home in homes for p in home.iterdir()} - kept:
+      path.unlink(missing_ok=True)
 
   def due(self, step: int) -> bool:
     """Returns True if an emergency checkpoint of a step is due."""
@@ -258,8 +255,12 @@ class Emergency:
     """
     begun = time.monotonic()
     self.wait()
+    if not self._noted:
+      self._note()  # before any process writes, since all wait in `gather`
     # The newest set that all have finished stays until the next one is.
-    done = min(hosts.gather(self._done))
+    finished = map(set, hosts.gather(sorted(self._done)))
+    done = max(set.intersection(*finished), default=-1)
+    self._done = {n for n in self._done if n >= done}
     held, before = pieces.on_host(arrays), self._last
     self._last = step
 
@@ -294,7 +295,7 @@ class Emergency:
     if self._others:
       peer = (self._me + self._n // 2) % self._n
       self._others.put(peer, f'{home.name}/{name}')
-    self._done = step
+    self._done.add(step)
 
   def _forget(self, done: int, before: int, step: int) -> None:
     """Removes the files that no start would use.
@@ -346,34 +347,6 @@ def _files(home: pathlib.Path) -> list[pathlib.Path]:
 def _step(path: pathlib.Path) -> int:
   """Returns the step of a file of `_files`."""
   return int(path.name.partition('.')[0])
-
-
-def _noted(workdir: epath.Path) -> dict[str, int]:
-  """Returns start -> last step of its files that is part of the run.
-
-  If the file is damaged, the result is empty, and the checkpoints of the
-  workdir are used.
-  """
-  path = workdir / NOTE
-  if not hosts.is_main() or not path.exists():
-    return {}
-  try:
-    note = json.loads(path.read_bytes())
-    return dict(note['starts']) | {note['now']: sys.maxsize}
-  except (ValueError, TypeError, KeyError) as e:
-    logging.warning(
-      '%s is damaged (%s): emergency checkpoints of earlier starts are not '
-      'used.',
-      path,
-      f'{e!s:.80}',
-    )
-    return {}
-
-
-def disown(workdir: epath.Path) -> None:
-  """Removes emergency.json, so no start uses earlier emergency checkpoints."""
-  if hosts.is_main():
-    (workdir / NOTE).unlink(missing_ok=True)
 
 
 def _made(folder: str) -> pathlib.Path:

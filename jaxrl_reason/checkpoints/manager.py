@@ -27,6 +27,7 @@ from jaxrl_reason import hosts, trees
 from jaxrl_reason.checkpoints import described, emergency, files, quiet, sums
 from jaxrl_reason.checkpoints import origin as origin_lib
 from jaxrl_reason.checkpoints.described import Damaged
+from jaxrl_reason.checkpoints.emergency_note import disown
 
 STATE, RECORD = 'state', 'record'
 ASIDE = ('damaged-', 'torn-')  # damaged checkpoints
@@ -136,7 +137,7 @@ class Checkpoints:
     if self.near:
       self.near.begin(step)
     else:
-      emergency.disown(self._workdir)
+      disown(self._workdir)
 
   def near_due(self, step: int) -> bool:
     """Returns True if an emergency checkpoint of a step is due."""
@@ -172,6 +173,8 @@ class Checkpoints:
     self._begun, self._gb = time.monotonic(), described.gb(arrays)
     with self._explained():
       self._manager.save(step, args=args)
+    if self.near and record.get('finished'):
+      self.wait()  # a start from a later emergency checkpoint never saves it
 
   def steps(self) -> list[int]:
     """Lists the steps with a finished checkpoint, oldest first."""

@@ -7,6 +7,7 @@ import pathlib
 import random
 import socket
 import threading
+import time
 import types
 
 import jax
@@ -22,8 +23,15 @@ from orbax.checkpoint.experimental.emergency import (
 )
 
 from jaxrl_reason import hosts, sharding
-from jaxrl_reason.checkpoints import emergency, manager, pieces
+from jaxrl_reason.checkpoints import (
+  emergency,
+  emergency_note,
+  manager,
+  pieces,
+  sums,
+)
 from jaxrl_reason.hosts import parcels, service
+from jaxrl_reason.run.process import workdir as workdirs
 
 WHERE = {'w': ('fsdp', 'tensor'), 'b': (), 'step': (), 'm': ('data', None)}
 
@@ -75,8 +83,8 @@ def keep(checkpoints, mesh, *steps):
   checkpoints.near.wait()
 
 
-def files(tmp_path) -> list[pathlib.Path]:
-  found = (tmp_path / 'disk').rglob('*')
+def files(tmp_path, disks: str = 'disk') -> list[pathlib.Path]:
+  found = tmp_path.glob(f'{disks}/**/*')
   return sorted(p for p in found if p.is_file())
 
 
@@ -121,7 +129,7 @@ def test_no_flipped_bit_and_no_cut_is_read(tmp_path):
     step, state = found(opened(tmp_path), mesh)
     assert step == 2 and bits(state) == bits(state_of(2, mesh)), (i, at)
     # Undo the note that the run resumed from step 2.
-    note = tmp_path / 'w' / emergency.NOTE
+    note = tmp_path / 'w' / emergency_note.NOTE
     told = json.loads(note.read_text())
     told['starts'] = {k: 4 for k in told['starts']}
     note.write_text(json.dumps(told))
@@ -147,7 +155,7 @@ def test_checkpoints_of_an_abandoned_past_are_never_read(tmp_path):
   second = opened(tmp_path)
   found(second, mesh)
   keep(second, mesh, 4)
-  emergency.disown(epath.Path(tmp_path / 'w'))
+  emergency_note.disown(epath.Path(tmp_path / 'w'))
   assert found(opened(tmp_path), mesh)[0] == 2
 
 
@@ -190,7 +198,7 @@ def test_a_newer_checkpoint_of_the_workdir_comes_first(tmp_path):
   first.wait()
   assert found(opened(tmp_path), mesh)[0] == 6
   # If step 6 is damaged, the copy of step 4 is newer than the step before, 3.
-  note = tmp_path / 'w' / emergency.NOTE
+  note = tmp_path / 'w' / emergency_note.NOTE
   (tmp_path / 'w/checkpoints/6/record/metadata').write_text('{}')
   assert found(opened(tmp_path), mesh)[0] == 4
   assert json.loads(note.read_text())['starts']
@@ -238,6 +246,98 @@ def test_two_copies_are_kept_and_a_full_disk_does_not_stop_the_run(
     keep(first, mesh, 8, 10)
   assert caplog.text.count('could not be kept: [Errno 28] No space left') == 1
   assert found(opened(tmp_path), mesh)[0] == 6
+
+
+def test_the_end_of_a_stage_is_saved_before_the_next_stage(
+  tmp_path, monkeypatch
+):
+  """A start from an emergency checkpoint of the next stage never saves it."""
+  write = sums.write
+
+  def slow(folder):
+    time.sleep(0.5)
+    write(folder)
+
+  monkeypatch.setattr(sums, 'write', slow)
+  mesh = sharding.make_mesh((4, 2, 1))
+  first = opened(tmp_path)
+  found(first, mesh)
+  first.save(4, state_of(4, mesh), {'done': 4, 'finished': True})
+  assert (tmp_path / 'w/checkpoints/4').exists()
+
+
+@pytest.fixture
+def two(tmp_path, monkeypatch):
+  """Returns a function that saves a step in two processes, and the writes that
+  fail: {(process, step)}.
+  """
+  fails, write = set(), pieces.write
+  workdir = epath.Path(tmp_path / 'w')
+  workdir.mkdir()
+  processes = [
+    emergency.Emergency(workdir, 2, str(tmp_path / f'{i}')) for i in range(2)
+  ]
+  for i, process in enumerate(processes):
+    process._me, process._n, process._start = i, 2, 'a0'
+    process._others = types.SimpleNamespace(put=lambda to, name: None)
+
+  def write_unless(path, step, *rest):
+    if (int(path.name.split('.')[1]), step) in fails:
+      raise OSError(28, 'No space left on device')
+    write(path, step, *rest)
+
+  def save(*steps):
+    for step in steps:
+      for process in processes:
+        process.wait()
+      for process in processes:
+        process.save(step, {'w': jnp.ones(3)}, {})
+    for process in processes:
+      process.wait()
+
+  monkeypatch.setattr(pieces, 'write', write_unless)
+  monkeypatch.setattr(
+    hosts, 'gather', lambda _: [sorted(p._done) for p in processes]
+  )
+  return save, fails
+
+
+def test_a_whole_set_stays_if_the_writes_of_processes_fail_in_turn(
+  two, tmp_path
+):
+  """A step that one process has finished and another has passed is no set."""
+  save, fails = two
+  fails |= {(0, 4), (1, 6), (0, 8), (1, 8)}
+  save(2, 4, 6, 8)
+  assert {'2.0.2', '2.1.2'} <= {p.name for p in files(tmp_path, '[01]')}
+  save(10, 12)
+  names = {f'{step}.{i}.2' for step in (10, 12) for i in range(2)}
+  assert {p.name for p in files(tmp_path, '[01]')} == names
+
+
+def test_unfinished_files_of_killed_starts_are_removed(tmp_path):
+  mesh = sharding.make_mesh((4, 2, 1))
+  first = opened(tmp_path)
+  found(first, mesh)
+  keep(first, mesh, 2)
+  own = files(tmp_path)[0]
+  for end in ('123', 'abcd'):  # a process id; a token of a peer's copy
+    own.with_name(f'.4.0.1.{end}').write_bytes(b'begun')
+  assert found(opened(tmp_path), mesh)[0] == 2
+  assert files(tmp_path) == [own]
+
+
+def test_a_start_that_saved_nothing_is_forgotten(tmp_path):
+  """The next one may then have another model, tokenizer or data."""
+  mesh, workdir = sharding.make_mesh((4, 2, 1)), epath.Path(tmp_path / 'w')
+  first = opened(tmp_path)
+  assert found(first, mesh)[0] == 0
+  assert not workdirs.may_resume(workdir)
+  second = opened(tmp_path)
+  found(second, mesh)
+  keep(second, mesh, 2)
+  assert workdirs.may_resume(workdir)
+  assert found(opened(tmp_path), mesh)[0] == 2
 
 
 @pytest.mark.parametrize(

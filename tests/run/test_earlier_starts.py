@@ -8,7 +8,13 @@ import tiny_recipe
 from etils import epath
 
 from jaxrl_reason import grade, main
-from jaxrl_reason.checkpoints import emergency, files, manager, pretrained
+from jaxrl_reason.checkpoints import (
+  emergency,
+  emergency_note,
+  files,
+  manager,
+  pretrained,
+)
 from jaxrl_reason.data import problems
 from jaxrl_reason.run import train
 from jaxrl_reason.run.process import workdir as workdirs
@@ -111,7 +117,7 @@ def test_a_folder_of_the_user_is_not_removed(tmp_path):
   'name, resumes',
   [
     (manager.NOTE, True),
-    (emergency.NOTE, True),
+    (emergency_note.NOTE, True),
     ('checkpoints/8/', True),  # saved, and killed before it was noted
     ('checkpoints/damaged-8/', True),
     ('checkpoints/8.orbax-checkpoint-tmp/', False),

@@ -12,7 +12,7 @@ import jax
 from etils import epath
 
 from jaxrl_reason import hosts
-from jaxrl_reason.checkpoints import emergency, files, manager, pretrained
+from jaxrl_reason.checkpoints import emergency_note, files, manager, pretrained
 from jaxrl_reason.reports import workdirs
 from jaxrl_reason.run.process import lock
 
@@ -64,7 +64,7 @@ def opened(start: dict, workdir, *, fresh: bool = False):
 
 def may_resume(workdir: epath.Path) -> bool:
   """Returns True if a workdir has, or has had, a checkpoint to resume from."""
-  notes = (manager.NOTE, emergency.NOTE)
+  notes = (manager.NOTE, emergency_note.NOTE)
   if any((workdir / name).exists() for name in notes):
     return True
   folder = workdir / manager.CHECKPOINTS
