@@ -6,6 +6,9 @@
 One compiled pass serves batches of any size, R rows at a time. No reply is
 generated or parsed. After "Generative verifiers"
 (https://arxiv.org/abs/2408.15240), without a chain of thought.
+
+The prompt is a turn of a user if the tokenizer has a chat template. The text is
+encoded as data, so an answer cannot contain a special token that ends the turn.
 It has the interface of `verifiers.judges.judge`: alone, in a `judge.Chain`
 behind rules, under a `rubric.Rubric`; `judge.Background` gives it that of the
 verifier pool.
@@ -21,10 +24,12 @@ import numpy as np
 
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Model, Params, left_padded
+from jaxrl_reason.data.chat import ChatTemplate, encode_after
 from jaxrl_reason.verifiers.judges import judge
 from jaxrl_reason.verifiers.judges.judge import Case
 from jaxrl_reason.verifiers.verdict import Verdict
 
+_MARK = 'x0question0x'  # replaced by the prompt in the chat template
 ASK = '\nReply with one word, yes or no: '
 
 
@@ -40,6 +45,8 @@ class LocalJudge:
       would be another question.
     template: see `judge.fill`; the code around the answer is random, unless
       `fenced` is false (for alphabets without the code's characters).
+    chat: the chat template around the prompt; None: that of the tokenizer, if
+      it has one.
     yes, no: texts of one token each.
     rows: R, prompts of one pass; a multiple of the mesh's row shards.
     part, max_chars: see `judge.answer_of`.
@@ -59,9 +66,11 @@ class LocalJudge:
   max_chars: int = 50_000
   fenced: bool = True
   min_mass: float = 0.0
+  chat: ChatTemplate | None = None
 
   def __post_init__(self):
     self._choices = jnp.array([self._token(self.yes), self._token(self.no)])
+    self._around = self._turn()
     self._score = jax.jit(self._pass)
 
   def _token(self, text: str) -> int:
@@ -71,6 +80,26 @@ class LocalJudge:
         f'{text!r} is {len(ids)} tokens, a choice must be one: {ids}'
       )
     return ids[0]
+
+  def _turn(self) -> tuple[list[int], list[int]]:
+    """Returns the tokens of the chat template before and after a prompt."""
+    template = self.chat or getattr(self.tokenizer, 'template', None)
+    if template is None:
+      return [], []
+    turn = [{'role': 'user', 'content': _MARK}]
+    text = template.render(turn, enable_thinking=False)
+    before, mark, after = text.partition(_MARK)
+    if not mark:
+      raise ValueError('the chat template does not show the text of a user')
+    return self.tokenizer.encode(before), encode_after(self.tokenizer, after)
+
+  def _encoded(self, text: str) -> list[int]:
+    """Returns the tokens of a prompt in its turn."""
+    before, after = self._around
+    # Other tokenizers read no special tokens, and name unknown characters.
+    has_special = hasattr(self.tokenizer, 'token_text')
+    name = 'encode_data' if has_special else 'encode'
+    return [*before, *getattr(self.tokenizer, name)(text), *after]
 
   def _pass(self, params, tokens, valid, choices):
     """Computes the log-probs [R,2] of yes and no after prompts [R,P]."""
@@ -95,7 +124,7 @@ class LocalJudge:
     nonce = secrets.token_hex(8) if self.fenced else ''
     try:
       text = judge.fill(self.template, answer, example, nonce)
-      ids = self.tokenizer.encode(text)
+      ids = self._encoded(text)
       if len(ids) > self.prompt_len:
         raise ValueError(f'{len(ids)} tokens; prompt_len={self.prompt_len}')
       return left_padded(ids, self.prompt_len), answer
