@@ -87,7 +87,7 @@ def test_installed_once_and_called_by_its_own_name(called):
 @pytest.mark.parametrize(
   'words, text',
   [
-    (['run', '--help'], 'Trains a recipe'),
+    (['run', '--help'], 'prints the flags of a command'),
     (['run', '--workdir=W', '--help'], 'Trains a recipe'),
     (['run', 'plan', '--help'], '--topology'),
     (['new_user', '--help'], '--folder=NEW'),
