@@ -223,20 +223,8 @@ FAMILIES['llama4_text'] = dict(
   floor_scale=7,
   attn_scale=0.5,
 )
-# Other families have the same kinds of layers, so one test is enough.
-ALIKE = {
-  'olmo3': dict(num_hidden_layers=5, head_dim=6, sliding_window=5),
-  'olmoe': dict(
-    num_hidden_layers=5, head_dim=4, num_experts=4, num_experts_per_tok=2
-  ),
-  'gemma3_text': dict(
-    num_hidden_layers=7,
-    head_dim=6,
-    sliding_window=5,
-    query_pre_attn_scalar=7,
-    final_logit_softcapping=2.0,
-  ),
-  'gemma': dict(num_hidden_layers=5, head_dim=6),
+# Families whose kinds of layers those above have as well.
+OTHERS = {
   'seed_oss': dict(num_hidden_layers=5, head_dim=6),
   'ernie4_5': dict(num_hidden_layers=5, head_dim=6, use_bias=True),
   'dots1': dict(
@@ -250,17 +238,46 @@ ALIKE = {
   'glm4_moe_lite': dict(num_hidden_layers=6)
   | LATENT
   | {k: v for k, v in DEEP.items() if 'dense' not in k},
+  # As in hf_models: outputs of heads may be almost 0 before their norms.
+  'nemotron_h, dense': NEMOTRON | dict(layer_norm_epsilon=0.3),
+  'gemma4_text, dense': GEMMA4
+  | dict(
+    num_hidden_layers=5,
+    layer_types=[LOCAL, LOCAL, GLOBAL, GLOBAL, GLOBAL],
+    rms_norm_eps=1e-2,
+  ),
+  'gemma4_unified_text': {
+    k: v for k, v in GEMMA4.items() if 'per_layer_input' not in k
+  }
+  | dict(
+    num_hidden_layers=6,
+    layer_types=[LOCAL, GLOBAL] * 3,
+    num_kv_shared_layers=2,
+  ),
+  'qwen3_vl_text': dict(num_hidden_layers=5, head_dim=6),
+}
+SLOW = 'minimax_m2', 'hunyuan_v1_dense', 'apertus', *OTHERS
+FAMILIES |= OTHERS
+# Families without a kind of layer or a table of their own: one test is enough.
+ALIKE = {
+  'olmo3': dict(num_hidden_layers=5, head_dim=6, sliding_window=5),
+  'olmoe': dict(
+    num_hidden_layers=5, head_dim=4, num_experts=4, num_experts_per_tok=2
+  ),
+  'gemma3_text': dict(
+    num_hidden_layers=7,
+    head_dim=6,
+    sliding_window=5,
+    query_pre_attn_scalar=7,
+    final_logit_softcapping=2.0,
+  ),
+  'gemma': dict(num_hidden_layers=5, head_dim=6),
   'mixtral': dict(
     num_hidden_layers=5,
     head_dim=6,
     num_local_experts=4,
     num_experts_per_tok=2,
     sliding_window=5,
-  ),
-  'nemotron_h, dense': NEMOTRON,
-  'gemma4_text, dense': GEMMA4
-  | dict(
-    num_hidden_layers=5, layer_types=[LOCAL, LOCAL, GLOBAL] * 1 + [GLOBAL] * 2
   ),
   'granite': dict(
     num_hidden_layers=5,
@@ -271,27 +288,43 @@ ALIKE = {
     logits_scaling=1.5,
     mlp_bias=True,
   ),
+  'llama': dict(num_hidden_layers=5, mlp_bias=True),
+  'qwen2': dict(
+    num_hidden_layers=5,
+    use_sliding_window=True,
+    sliding_window=5,
+    max_window_layers=3,
+  ),
+  'qwen3': dict(num_hidden_layers=5, head_dim=6),
+  'qwen3_moe': dict(
+    num_hidden_layers=5,
+    head_dim=6,
+    num_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=8,
+    norm_topk_prob=True,
+  ),
+  'mistral': dict(num_hidden_layers=5, sliding_window=5),
+  'phi3': dict(num_hidden_layers=5, sliding_window=5),
+  'olmo2': dict(num_hidden_layers=5),
+  'smollm3': dict(num_hidden_layers=5, no_rope_layer_interval=2),
+  'gemma2': dict(
+    num_hidden_layers=5,
+    head_dim=6,
+    sliding_window=5,
+    query_pre_attn_scalar=7,
+    attn_logit_softcapping=1.5,
+    final_logit_softcapping=2.0,
+  ),
 }
-DENSE = (
-  'lfm2',
-  'falcon_h1',
-  'glm4',
-  'qwen3_5_text',
-  'hunyuan_v1_dense',
-  'ministral3',
-  'apertus',
-  'cohere',
-  'cohere2',
-  'gemma3n_text',
-  'gemma4_text',
-)
-SLOW = 'minimax_m2', 'hunyuan_v1_dense', 'apertus'
-EXPERTS = [n for n in FAMILIES if n not in DENSE]
 
 
 def config(name: str, split: bool = False, **runtime):
   """Returns a config. With `split`, a tensor axis of 2 divides its heads."""
   shared = SHARED | ({'num_key_value_heads': 2} if split else {})
-  kind = name.partition(',')[0]  # ALIKE has some families once more
+  kind = name.partition(',')[0]  # some families have two shapes
   h = shared | (FAMILIES | ALIKE)[name] | {'model_type': kind}
   return families.from_hf(h, **runtime)
+
+
+EXPERTS = [name for name in FAMILIES if config(name).experts]

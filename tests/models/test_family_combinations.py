@@ -95,11 +95,16 @@ def gap(model, params, **static) -> float:
   return np.abs(score(params)[:, P:] - out.logp)[past].max()
 
 
+def test_every_family_has_a_shape():
+  names = {name.partition(',')[0] for name in (*FAMILIES, *ALIKE)}
+  assert names == {*families.FAMILIES}
+
+
 @pytest.mark.parametrize(
   'name',
   [
-    pytest.param(n, marks=[pytest.mark.slow] * (n in (*ALIKE, *SLOW)))
-    for n in (*FAMILIES, *ALIKE)
+    pytest.param(name, marks=[pytest.mark.slow] * (name in (*SLOW, *ALIKE)))
+    for name in (*FAMILIES, *ALIKE)
   ],
 )
 def test_sampler_equals_trainer_with_prompts_in_chunks(name):

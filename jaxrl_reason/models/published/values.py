@@ -103,7 +103,7 @@ KEYS = {
   'wide_layers': ('layer_types',),
   'wide_head_dim': ('global_head_dim', 'head_dim'),
   'wide_kv_heads': ('num_global_key_value_heads', 'num_key_value_heads'),
-  'reading_layers': ('num_kv_shared_layers',),
+  'reading_layers': ('num_kv_shared_layers', 'layer_types'),
   'mlp_sparsity': ('activation_sparsity_pattern',),
 }
 
@@ -151,12 +151,14 @@ def expect(key: str, value: Any, holds: bool, kind: str) -> None:
 
 
 def _check_table(path: str, table: Mapping[str, Any]) -> None:
-  """Checks the numbers of a rotary table, or of one per kind of layer."""
+  """Checks a rotary table, or one per kind of layer: its kind and numbers."""
   for key, value in table.items():
-    if isinstance(value, dict):
-      _check_table(f'{path}.{key}', value)
+    if key in ('rope_type', 'type') and value is not None:
+      expect(f'{path}.{key}', value, isinstance(value, str), 'a name')
     elif key in SCALES and value is not None:
       check_number(f'{path}.{key}', value)
+    elif isinstance(value, dict):
+      _check_table(f'{path}.{key}', value)
 
 
 def _check_whole(key: str, value: Any, least: int) -> None:
