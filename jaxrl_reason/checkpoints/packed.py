@@ -5,7 +5,9 @@
          a power of two for 32 of them (Open Compute Project, MX formats 1.0)
 
   FP8    X f8e4m3 [out, in] and X_scale_inv f32 [out / 128, in / 128] are their
-         product, a scale for each tile (https://arxiv.org/abs/2412.19437)
+         product, a scale for each tile (https://arxiv.org/abs/2412.19437), or
+         one for the whole weight. X's module may have an activation_scale, by
+         which other programs round the module's inputs; it is not read
 
 bfloat16 represents every MXFP4 number exactly. Products of FP8 are rounded to
 bfloat16, as in DeepSeek V3's own conversion. The results have the interface of
@@ -23,6 +25,7 @@ import numpy as np
 
 BLOCKS, SCALES = '_blocks', '_scales'
 INVERSE, TILE = '_scale_inv', 128
+OF_INPUTS = '.activation_scale'
 BIAS = 127  # of the scales' exponents
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 FP4 = np.concatenate([FP4, -FP4])
@@ -62,10 +65,10 @@ class Mxfp4:
 
 @dataclasses.dataclass(frozen=True)
 class Fp8:
-  """A weight [out, in] and the scales of its tiles, as if it were bfloat16."""
+  """A weight [out, in] and its scales, as if it were bfloat16."""
 
   values: np.ndarray  # f8e4m3 [out, in], mapped from the file
-  scales: Any  # slice of f32 [out / 128, in / 128]
+  scales: Any  # slice of [out / 128, in / 128], or of one number of any shape
 
   def get_shape(self) -> list[int]:
     return list(self.values.shape)
@@ -76,8 +79,12 @@ class Fp8:
   def __getitem__(self, where) -> np.ndarray:
     where = where if isinstance(where, tuple) else (where,)
     where = (*where, *[slice(None)] * (2 - len(where)))
-    at = [np.arange(n)[w] // TILE for n, w in zip(self.values.shape, where)]
-    scales = self.scales[:][np.ix_(*at)].astype(np.float32)
+    scales = np.asarray(self.scales[...], np.float32)
+    if scales.size > 1:
+      at = [np.arange(n)[w] // TILE for n, w in zip(self.values.shape, where)]
+      scales = scales[np.ix_(*at)]
+    else:
+      scales = scales.reshape(())
     return (self.values[where].astype(np.float32) * scales).astype(jnp.bfloat16)
 
 
@@ -106,12 +113,14 @@ def unpacked(folder: pathlib.Path, slices: dict, home: dict) -> dict:
     if whole not in slices or slices[whole].get_dtype() != 'F8_E4M3':
       raise ValueError(f'{folder}: {name} scales no tensor of F8_E4M3')
     shape, found = slices[whole].get_shape(), list(scales.get_shape())
-    if found != [math.ceil(n / TILE) for n in shape]:
+    tiles = [math.ceil(n / TILE) for n in shape]
+    if math.prod(found) != 1 and found != tiles:
       raise ValueError(
         f'{folder}: {whole} is {tuple(shape)} and its scales {tuple(found)}: '
-        f'one for each tile of {TILE} by {TILE} is read'
+        f'one for each tile of {TILE} by {TILE}, or one for all, is read'
       )
     out[whole] = Fp8(_mapped(folder / home[whole], whole), scales)
+    out.pop(whole.removesuffix('.weight') + OF_INPUTS, None)
   for name in slices:
     if not name.endswith(BLOCKS):
       continue

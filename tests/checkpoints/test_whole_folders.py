@@ -152,6 +152,45 @@ def test_fp8_is_widened_tile_by_tile(tmp_path):
     hf.dtype_of(tmp_path / 'in')
 
 
+def test_fp8_is_widened_by_the_scale_of_a_whole_weight(tmp_path):
+  """Uses the format of Ministral 3, whose text model is beside a tower: one
+  bf16 scale per weight, and a scale of the inputs that is not read.
+  """
+  H.make('ministral3').bfloat16().save_pretrained(tmp_path / 'in')
+  path = tmp_path / 'in' / hf.SINGLE
+  torch_files = pytest.importorskip('safetensors.torch')
+  plain, tensors, want = torch_files.load_file(path), {}, {}
+  for name, x in plain.items():
+    tensors[f'language_model.{name}'] = x
+    if 'proj' not in name:
+      continue
+    scale = (x.abs().max() / 448).bfloat16()
+    packed = (x.float() / scale.float()).to(torch.float8_e4m3fn)
+    module = f'language_model.{name}'.removesuffix('.weight')
+    tensors |= {
+      f'{module}.weight': packed,
+      f'{module}.weight_scale_inv': scale,
+      f'{module}.activation_scale': torch.tensor(0.5, dtype=torch.bfloat16),
+    }
+    product = packed.float() * scale.float()
+    want[f'{module}.weight'] = product.bfloat16().float().numpy()
+  tensors['vision_tower.x'] = torch.ones(3).bfloat16()
+  torch_files.save_file(tensors, path, metadata={'format': 'pt'})
+  config = tmp_path / 'in' / 'config.json'
+  outer = {
+    'model_type': 'mistral3',
+    'text_config': json.loads(config.read_text()),
+    'quantization_config': {'quant_method': 'fp8', 'weight_block_size': None},
+  }
+  config.write_text(json.dumps(outer))
+  conversion.convert(tmp_path / 'in', tmp_path / 'out')
+  got = tensors_of(tmp_path / 'out')
+  assert got.keys() == {n for n in tensors if 'scale' not in n}
+  for name, x in want.items():
+    np.testing.assert_array_equal(got[name].astype('f4'), x, name)
+  assert 'quantization_config' not in hf.read_config(tmp_path / 'out')
+
+
 def gemma3(folder):
   """Saves and returns a random model with a tower for images."""
   text = dict(

@@ -12,6 +12,7 @@ DEFAULTS = keys.BASE | {
   'head_dim': 128,
 }
 TENSORS = tensors.LLAMA
+PACKED = ('fp8',)
 GROWTH = 'llama_4_scaling_beta'
 ABSENT = {
   'rope_type': 'yarn',
