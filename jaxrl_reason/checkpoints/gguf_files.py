@@ -2,20 +2,24 @@
 
 The metadata become config.json. The `gguf` package dequantizes the tensors
 (F32, F16, BF16, Q8_0, Q4_0, Q4_1, K-quants), and they are renamed.
-`gguf_tokenizer` converts the tokenizer. Two changes of llama.cpp are reversed:
-it interleaves the rows of q and k of Llamas, and adds 1 to the norms of Gemmas.
+`gguf_tokenizer` converts the tokenizer. Three changes of llama.cpp are
+reversed: it interleaves the rows of q and k of Llamas, adds 1 to the norms of
+Gemma 2 and 3, and stores the sparsity of Gemma 3n as quantiles. The rows of
+zeros that it adds to the layers' inputs of Gemma 3n, for tokens of images and
+sound, are kept.
 """
 
 import pathlib
+import statistics
 from typing import Any
 
 import numpy as np
 
-from jaxrl_reason.checkpoints import gguf_tokenizer, hf
+from jaxrl_reason.checkpoints import gguf_names, gguf_tokenizer, hf
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import families, weights
-from jaxrl_reason.models.published import tensors as tensor_names
-from jaxrl_reason.models.published import values
+from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.published import keys, values
 from jaxrl_reason.names import install
 
 # general.architecture -> model_type.
@@ -27,9 +31,9 @@ FAMILIES = {
   'phi3': 'phi3',
   'gemma2': 'gemma2',
   'gemma3': 'gemma3_text',
+  'gemma3n': 'gemma3n_text',
 }
 INTERLEAVED = ('llama', 'mistral')  # rows of q and k
-GEMMAS = ('gemma2', 'gemma3')
 # Key behind the architecture's name -> config.json.
 KEYS = {
   'block_count': 'num_hidden_layers',
@@ -39,43 +43,20 @@ KEYS = {
   'attention.head_count': 'num_attention_heads',
   'attention.head_count_kv': 'num_key_value_heads',
   'attention.layer_norm_rms_epsilon': 'rms_norm_eps',
+  'attention.shared_kv_layers': 'num_kv_shared_layers',
   'attention.sliding_window': 'sliding_window',
+  'altup.active_idx': 'altup_active_idx',
+  'altup.num_inputs': 'altup_num_inputs',
+  'embedding_length_per_layer_input': 'hidden_size_per_layer_input',
   'rope.freq_base': 'rope_theta',
+  'rope.freq_base_swa': 'rope_local_base_freq',
   'attn_logit_softcapping': 'attn_logit_softcapping',
   'final_logit_softcapping': 'final_logit_softcapping',
 }
 REQUIRED = ('num_hidden_layers', 'hidden_size', 'num_attention_heads')
-# Layers of the largest Gemmas, whose scores are scaled by width / heads.
+# Layers of the largest of the Gemmas with 1 + w norms, whose scores are scaled
+# by width / heads.
 WIDE_SCALE = {'gemma2': 46, 'gemma3': 62}
-ENDS = {
-  tensor_names.EMBED: 'token_embd.weight',
-  'model.norm.weight': 'output_norm.weight',
-  tensor_names.HEAD: 'output.weight',
-}
-OF_LAYER = {
-  'self_attn.q_proj': 'attn_q',
-  'self_attn.k_proj': 'attn_k',
-  'self_attn.v_proj': 'attn_v',
-  'self_attn.qkv_proj': 'attn_qkv',
-  'self_attn.o_proj': 'attn_output',
-  'self_attn.q_norm': 'attn_q_norm',
-  'self_attn.k_norm': 'attn_k_norm',
-  'mlp.gate_proj': 'ffn_gate',
-  'mlp.up_proj': 'ffn_up',
-  'mlp.gate_up_proj': 'ffn_up',
-  'mlp.down_proj': 'ffn_down',
-  'input_layernorm': 'attn_norm',
-  'post_attention_layernorm': 'ffn_norm',
-}
-OF_GEMMA = OF_LAYER | {
-  'post_attention_layernorm': 'post_attention_norm',
-  'pre_feedforward_layernorm': 'ffn_norm',
-  'post_feedforward_layernorm': 'post_ffw_norm',
-}
-# Factors of rotary frequencies; those of longrope go into config.json.
-FACTORS = ('rope_factors_short.weight', 'rope_factors_long.weight')
-# Divisors of rotary frequencies, of Llama 3.1 and later.
-FREQUENCIES = 'rope_freqs.weight'
 LOW, HIGH = 1.0, 4.0
 
 
@@ -117,18 +98,22 @@ def _config(arch: str, fields: dict, tensors: dict) -> dict[str, Any]:
     raise ValueError(f'its metadata lack {", ".join(missing)}')
   if h.get('sliding_window') == 0:  # no window, as in Phi-4
     h['sliding_window'] = None
-  per_layer = [k for k, v in h.items() if isinstance(v, list)]
-  if per_layer:
-    raise ValueError(f'{per_layer[0]} differs between layers')
+  for key, value in h.items():
+    if isinstance(value, list):
+      if len({*value}) != 1:
+        raise ValueError(f'{key} differs between layers')
+      h[key] = value[0]
   width, heads = h['hidden_size'], h['num_attention_heads']
   h['head_dim'] = of.get('attention.key_length') or width // heads
-  h['vocab_size'] = int(tensors[ENDS[tensor_names.EMBED]].shape[1])
-  h['tie_word_embeddings'] = ENDS[tensor_names.HEAD] not in tensors
+  h['vocab_size'] = int(tensors[gguf_names.EMBED].shape[1])
+  h['tie_word_embeddings'] = gguf_names.HEAD not in tensors
   if 'blk.0.attn_q.bias' in tensors and arch != 'qwen2':
     h['attention_bias'] = True
-  if arch in GEMMAS:
+  if arch in WIDE_SCALE:
     wide = h['num_hidden_layers'] == WIDE_SCALE[arch]
     h['query_pre_attn_scalar'] = width // heads if wide else h['head_dim']
+  if arch == 'gemma3n':
+    h |= _of_gemma3n(of, tensors)
   # Also None: the defaults of transformers may be past a small vocabulary.
   for key, theirs in {'bos': 'bos', 'eos': 'eos', 'padding': 'pad'}.items():
     found = fields.get(f'tokenizer.ggml.{key}_token_id')
@@ -137,6 +122,23 @@ def _config(arch: str, fields: dict, tensors: dict) -> dict[str, Any]:
   architecture = families.FAMILIES[name].ARCHITECTURE
   h |= {'model_type': name, 'architectures': [architecture]}
   return h | _rotated(arch, of, h['head_dim']) | _rope(of, h, tensors)
+
+
+def _of_gemma3n(of: dict, tensors: dict) -> dict[str, Any]:
+  """Returns the keys of config.json that Gemma 3n has alone."""
+  rank, rows = (
+    int(tensors[name].shape[1])
+    for name in (gguf_names.LOW_RANK, gguf_names.OF_TOKENS)
+  )
+  h = {'laurel_rank': rank, 'vocab_size_per_layer_input': rows}
+  local = of.get('attention.sliding_window_pattern')
+  if local is not None:
+    h['layer_types'] = [keys.SLIDING if x else keys.FULL for x in local]
+  quantiles = of.get('activation_sparsity_scale')
+  if quantiles is not None:  # in float32
+    shares = map(statistics.NormalDist().cdf, quantiles)
+    h['activation_sparsity_pattern'] = [round(x, 6) for x in shares]
+  return h
 
 
 def _rotated(arch: str, of: dict, head_dim: int) -> dict[str, float]:
@@ -158,12 +160,15 @@ def _rotated(arch: str, of: dict, head_dim: int) -> dict[str, float]:
 
 def _rope(of: dict, h: dict, tensors: dict) -> dict[str, Any]:
   """Returns the keys of config.json for scaled positions."""
-  if FREQUENCIES in tensors:
-    return {'rope_scaling': _llama3(_values(tensors[FREQUENCIES]), h)}
+  if gguf_names.FREQUENCIES in tensors:
+    divisors = _values(tensors[gguf_names.FREQUENCIES])
+    return {'rope_scaling': _llama3(divisors, h)}
   original = of.get('rope.scaling.original_context_length')
   kind = of.get('rope.scaling.type', 'none')
-  if all(name in tensors for name in FACTORS):
-    short, long = (_values(tensors[name]).tolist() for name in FACTORS)
+  if all(name in tensors for name in gguf_names.FACTORS):
+    short, long = (
+      _values(tensors[name]).tolist() for name in gguf_names.FACTORS
+    )
     rope = {'rope_type': 'longrope', 'short_factor': short, 'long_factor': long}
     return {
       'rope_scaling': rope,
@@ -202,8 +207,8 @@ def _llama3(divisors: np.ndarray, h: dict) -> dict[str, Any]:
   smooth = np.clip((turns - LOW) / (HIGH - LOW), 0, 1)
   if not np.allclose(divisors, 1 / (smooth + (1 - smooth) / factor), rtol=1e-3):
     raise ValueError(
-      f'{FREQUENCIES} does not scale rotary frequencies as Llama 3.1 does; use '
-      'the safetensors of the model'
+      f'{gguf_names.FREQUENCIES} does not scale rotary frequencies as '
+      'Llama 3.1 does; use the safetensors of the model'
     )
   return {
     'rope_type': 'llama3',
@@ -226,23 +231,15 @@ def _uninterleaved(x: np.ndarray, heads: int) -> np.ndarray:
   return pairs.swapaxes(1, 2).reshape(x.shape)
 
 
-def _name_in_gguf(name: str, arch: str) -> str:
-  """Returns the GGUF name of a tensor of a Hugging Face folder."""
-  if name in ENDS:
-    return ENDS[name]
-  number, _, rest = name.removeprefix('model.layers.').partition('.')
-  part, _, kind = rest.rpartition('.')
-  table = OF_GEMMA if arch in GEMMAS else OF_LAYER
-  return f'blk.{number}.{table[part]}.{kind}'
-
-
-def _theirs(tensor, name: str, arch: str, h: dict) -> np.ndarray:
+def _theirs(tensors: dict, name: str, arch: str, h: dict) -> np.ndarray:
   """Converts a tensor to the form of a Hugging Face folder."""
-  x = _values(tensor)
+  place = gguf_names.place(name, arch)
+  x = _values(tensors[place.name])
+  x = x if place.at is None else x[place.at]
   if arch in INTERLEAVED and ('.q_proj.' in name or '.k_proj.' in name):
     kind = 'attention' if '.q_proj.' in name else 'key_value'
     x = _uninterleaved(x, h.get(f'num_{kind}_heads', h['num_attention_heads']))
-  if arch in GEMMAS and name.endswith('norm.weight'):
+  if arch in WIDE_SCALE and name.endswith('norm.weight'):
     x = x - 1
   return x
 
@@ -280,13 +277,13 @@ def convert(path, target, dtype: str | None = None) -> str:
       table = families.tensors_of(h)
       c = families.from_hf(h)
       wanted = hf.plan(weights.specs(c), table, c.stacks)
-      _check(wanted, arch, tensors)
+      _check(wanted, arch, tensors, c)
       files = gguf_tokenizer.files(fields)
   except ValueError as e:
     raise ValueError(f'{path}: {e}') from e
 
   def tensor(name: str) -> np.ndarray:
-    return _theirs(tensors[_name_in_gguf(name, arch)], name, arch, h)
+    return _theirs(tensors, name, arch, h)
 
   dtype = dtype or _dtype(tensors)
   shapes = {name: shape for name, (shape, _) in wanted.items()}
@@ -297,13 +294,14 @@ def convert(path, target, dtype: str | None = None) -> str:
   return f'{h["model_type"]}, {n:,} parameters, {dtype}: {target}'
 
 
-def _check(wanted: hf.Plan, arch: str, tensors: dict) -> None:
+def _check(wanted: hf.Plan, arch: str, tensors: dict, c: Config) -> None:
   """Refuses a file whose tensors are not exactly those of its model."""
-  named = {
-    _name_in_gguf(name, arch): shape for name, (shape, _) in wanted.items()
-  }
+  shapes = {name: shape for name, (shape, _) in wanted.items()}
+  named = gguf_names.shapes(shapes, arch)
+  beside = {*gguf_names.FACTORS, gguf_names.FREQUENCIES}
+  beside |= {*gguf_names.unread(c.layers, c.reading_layers)}
   missing = sorted(named.keys() - tensors.keys())
-  extra = sorted(tensors.keys() - named.keys() - {*FACTORS, FREQUENCIES})
+  extra = sorted(tensors.keys() - named.keys() - beside)
   if missing or extra:
     raise ValueError(
       f'{arch} lacks {missing[:3]} and has {extra[:3]} that are not known'
