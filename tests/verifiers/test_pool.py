@@ -108,6 +108,27 @@ def test_a_pool_closed_before_its_thread_reads_ends_without_an_exception():
   assert [v.status for v in future.result()] == ['error']
 
 
+def test_a_pool_closed_while_a_verdict_is_put_sets_the_result_once():
+  """The error of a run, which closes the pool, stays the one that is raised."""
+  verifiers = pool.VerifierPool(reward('behave'), workers=1, timeout_s=5)
+  lock, closing = verifiers._lock, [verifiers.close]
+  here = threading.current_thread()
+
+  class Lock:
+    def __enter__(self):
+      lock.acquire()
+
+    def __exit__(self, *_):
+      lock.release()
+      if closing and threading.current_thread() is here:
+        closing.pop()()
+
+  future = verifiers.submit([('hang', {})] * 2)
+  verifiers._lock = Lock()
+  verifiers._settle(0, worker.DONE, Verdict(1.0), 0.0)
+  assert [v.status for v in future.result()] == ['parsed', 'error']
+
+
 @pytest.mark.parametrize('what', ['hang', 'sleep'])
 def test_an_endless_case_fails_alone_after_one_limit(behave, what):
   cases = [GOOD] * 40

@@ -346,7 +346,9 @@ class VerifierPool:
       self._counts[verdict.status] += 1
       self._counts['crash'] += outcome == worker.CRASHED
       self._counts['recycled'] += outcome == worker.RETIRE
-    if not case.batch.missing:
+      # Outside the lock, `_fail_open` may have put the rest of the batch.
+      last = not case.batch.missing
+    if last:
       case.batch.future.set_result(case.batch.verdicts)
 
   def _charge(self) -> bool:
