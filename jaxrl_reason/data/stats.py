@@ -34,6 +34,10 @@ class PromptStats:
   def get_state(self) -> dict[str, list]:
     return {'tried': self.tried.tolist(), 'solved': self.solved.tolist()}
 
+  def fits(self, state: dict[str, list] | None) -> bool:
+    """Returns True if a state, or None, has counts for so many prompts."""
+    return state is not None and len(state['tried']) == len(self.tried)
+
   def set_state(self, state: dict[str, list]):
     self.tried = np.asarray(state['tried'], np.int64)
     self.solved = np.asarray(state['solved'], np.int64)

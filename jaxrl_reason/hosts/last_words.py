@@ -52,7 +52,8 @@ def prepare(line: str) -> None:
   if _child is None:
     return
   try:
-    os.write(_child.stdin.fileno(), line.encode() + b'\n')
+    data = line.encode('utf-8', 'backslashreplace') + b'\n'
+    os.write(_child.stdin.fileno(), data)
   except OSError:
     return  # the child is gone or full: the run goes on without last words
 

@@ -277,7 +277,13 @@ def restore(planned, checkpoints, parts: Prepared) -> loop.Place:
 def _restore_data(stage: stages.Stage, record: dict) -> None:
   stage.data.set_state(record['data'])
   if stage.stats is not None:
-    stage.stats.set_state(record['stats'])
+    if stage.stats.fits(record['stats']):
+      stage.stats.set_state(record['stats'])
+    else:
+      say(
+        'data/seen, data/never_solved and data/always_solved begin anew: the '
+        'checkpoint has no counts of these prompts.'
+      )
   if stage.invalid is not None and record.get('invalid'):
     stage.invalid.set_state(record['invalid'])
 

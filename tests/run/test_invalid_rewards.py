@@ -4,15 +4,18 @@ stops. The wait for a verifier has its own name and its own share of the time.
 
 import functools
 import json
+import types
 
 import numpy as np
 import pytest
+from etils import epath
 from test_recipe_features import recipe
 
 from jaxrl_reason.base import Reward
+from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.rollouts.host import Answered, RewardFailed
 from jaxrl_reason.run import train
-from jaxrl_reason.run.process import compile_log, goodput
+from jaxrl_reason.run.process import compile_log, goodput, logs
 from jaxrl_reason.run.rl.invalid_rewards import InvalidRewards
 from jaxrl_reason.verifiers.pool import VerifierPool
 from jaxrl_reason.verifiers.verdict import Verdict
@@ -167,3 +170,50 @@ def test_an_interval_continues_after_a_resume():
   assert len(said) == 1
   assert said[0].startswith('6 of 12 rewards of 4 steps are invalid (50%)')
   assert 'timeout: 10 s' in said[0]
+
+
+def test_an_interval_ends_after_a_resume_with_a_smaller_log_every():
+  valid = np.array([False])
+  failed = Answered(Reward(0, 0, valid), ~valid, None, None, None, [])
+  before = InvalidRewards(0.5, 10, print)
+  for _ in range(7):
+    before.add([failed])
+  resumed = InvalidRewards(0.5, 5, print)
+  resumed.set_state(before.get_state())
+  with pytest.raises(RewardFailed, match='8 of 8 rewards of 8 steps'):
+    resumed.add([failed])
+
+
+def test_a_message_with_a_lone_surrogate_is_logged(tmp_path):
+  r"""A reward may quote JSON of a completion, such as "\ud800"."""
+  with logs.kept(epath.Path(tmp_path)):
+    logs.begin()
+    logs.note('the reward raised ValueError: \ud800')
+    logs.note('the next line')
+    logs._current.stacks('\ud800')
+  lines = (tmp_path / 'logs' / 'process_0000.log').read_text().splitlines()
+  assert lines[0].endswith('ValueError: \\ud800')
+  assert [x.rpartition(': ')[2] for x in lines[1:]] == [
+    'the next line',
+    '\\ud800',
+    'ended',
+  ]
+
+
+@pytest.mark.parametrize(
+  'counts', [None, {'tried': [1] * 3, 'solved': [1] * 3}]
+)
+def test_counts_of_other_prompts_are_not_continued(counts, capsys):
+  """The path was fused, or the data have grown or shrunk."""
+  stage = types.SimpleNamespace(
+    data=types.SimpleNamespace(set_state=lambda state: None),
+    stats=PromptStats(5),
+    invalid=None,
+  )
+  train._restore_data(stage, {'data': {}, 'stats': counts})
+  assert 'no counts of these prompts' in capsys.readouterr().err
+  stage.stats.add(np.array([4]), np.ones(1), np.array([True]))
+  assert stage.stats.metrics()['data/seen'] == 1 / 5
+  later = stage.stats.get_state()
+  train._restore_data(stage, {'data': {}, 'stats': later})
+  assert stage.stats.get_state() == later

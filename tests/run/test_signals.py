@@ -131,6 +131,11 @@ def test_the_child_ignores_signals_to_all_processes_of_a_job(child):
   assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
+def test_a_line_may_have_a_lone_surrogate(child):
+  """An error may quote a completion."""
+  last_words.prepare('error: \ud800')
+
+
 def test_a_run_goes_on_without_the_child(child):
   child.kill()
   child.wait()

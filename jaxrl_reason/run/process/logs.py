@@ -28,6 +28,13 @@ FOLDER = 'logs'
 PART_LINES, WRITE_EVERY_S = 1000, 30.0
 
 
+def _encoded(text: str) -> bytes:
+  """Returns UTF-8. A message of a verifier may contain lone surrogates, from
+  JSON that a completion wrote.
+  """
+  return text.encode('utf-8', 'backslashreplace')
+
+
 class Log(stdlib_logging.Handler):
   """The log of this process; also a handler of warnings."""
 
@@ -77,10 +84,10 @@ class Log(stdlib_logging.Handler):
 
   def _put(self, urgent: bool = False) -> None:
     """Writes the waiting lines; `urgent`: also to an object store."""
-    text = ''.join(self._waiting)
+    data = _encoded(''.join(self._waiting))
     if self._file >= 0:
       with files.explained(self._path):
-        os.write(self._file, text.encode())
+        os.write(self._file, data)
       self._waiting = []
       return
     now = time.monotonic()
@@ -89,7 +96,7 @@ class Log(stdlib_logging.Handler):
       return
     self._written = now
     name = f'process_{self._number}.{self._part:04d}.log'
-    files.write_whole(self._folder / name, text)
+    files.write_whole(self._folder / name, data)
     if full:
       self._waiting, self._part = [], self._part + 1
 
@@ -102,8 +109,8 @@ class Log(stdlib_logging.Handler):
     with tempfile.TemporaryFile('w+') as f:
       faulthandler.dump_traceback(f, all_threads=True)
       f.seek(0)
-      text = f'{line}\n\n{f.read()}'
-    (self._folder / f'stacks_{self._number}.txt').write_text(text)
+      data = _encoded(f'{line}\n\n{f.read()}')
+    (self._folder / f'stacks_{self._number}.txt').write_bytes(data)
 
   def finish(self) -> None:
     """Writes the waiting lines, and closes the file."""

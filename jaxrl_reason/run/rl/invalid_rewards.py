@@ -56,7 +56,8 @@ class InvalidRewards:
       if verdict is not None:
         self._first = f'{verdict.status}: {verdict.detail}'
     self._steps += 1
-    if self._steps == self._every:
+    # Above it after a start with a smaller log_every.
+    if self._steps >= self._every:
       self._check()
       self._clear()
 
