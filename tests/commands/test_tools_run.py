@@ -1,5 +1,6 @@
 """`tools/run` installs what a command needs, and messages name `tools/run`."""
 
+import glob
 import os
 import subprocess
 import sys
@@ -82,6 +83,16 @@ def test_installed_once_and_called_by_its_own_name(called):
   *_, last = called('keys', 'rl')
   assert last == f'{RUN} -m jaxrl_reason keys rl'
   assert sum('--editable' in line for line in called('keys', 'rl')) == 1
+
+
+def test_libtpu_is_quiet_on_a_machine_without_a_tpu(called, tmp_path):
+  """Its chips have files in /dev. What the user has set stays."""
+  line = f'echo "$TPU_ACCELERATOR_TYPE" >>{tmp_path}/calls'
+  script(tmp_path / 'venv' / 'bin' / 'python', line)
+  chips = [*glob.glob('/dev/accel*'), *glob.glob('/dev/vfio/*')]
+  own = os.environ.get('TPU_ACCELERATOR_TYPE')
+  *_, kind = called('keys', 'rl')
+  assert kind == (own or ('' if chips else 'v5litepod-4'))
 
 
 @pytest.mark.parametrize(
