@@ -263,15 +263,20 @@ def one_token(
   if not c.delta_key_dim:
     return mixed, chosen(there, State(inputs[:, 1:], None), state)
   q, k, v = _parts(mixed, c)
-  memory = state.memory * jnp.exp(heads.decay)[..., None, None]
-  known = (
-    0
-    if c.delta_rule == MAMBA
-    else chunked_rule.dot('skh,skghu->skgu', k, memory)
-  )
-  change = (v - known) * heads.share[..., None]
-  memory = memory + k[..., None, :, None] * change[..., None, :]
-  out = _skipped(chunked_rule.dot('skh,skghu->skgu', q, memory), v, taps)
+  decay = jnp.exp(heads.decay)[..., None]
+  change, old = v, state.memory
+  if c.delta_rule != MAMBA:
+    # One product reads the old state for both k^T R and R^T q. The new state
+    # depends on it, so XLA overwrites the old one without a copy.
+    seen = chunked_rule.dot('jskh,skghu->jskgu', jnp.stack([k, q]), old) * decay
+    change = v - seen[0]
+  change = change * heads.share[..., None]
+  memory = old * decay[..., None] + k[..., None, :, None] * change[..., None, :]
+  if c.delta_rule == MAMBA:
+    out = chunked_rule.dot('skh,skghu->skgu', q, memory)
+  else:
+    out = seen[1] + jnp.sum(q * k, axis=-1)[..., None, None] * change
+  out = _skipped(out, v, taps)
   return out, chosen(there, State(inputs[:, 1:], memory), state)
 
 
