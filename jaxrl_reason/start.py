@@ -28,7 +28,7 @@ def parser() -> command.Parser:
     required=True,
   )  # fmt: skip
   p.text('--reward', '', "a name, or FILE.py:FUNCTION; if empty, the data's")
-  p.text('--on', '', 'chips, such as v5e-8; if empty, this machine')
+  p.text('--on', '', 'chips, such as v5e-8 or h100; if empty, this machine')
   p.text('--out', '', 'file to write; if empty, named by model and data')
   p.number('--prompt_len', 0, 'tokens of a prompt; 0: by the data')
   p.number('--completion_len', 0, 'tokens of a completion; 0: by the data')

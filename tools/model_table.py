@@ -4,9 +4,10 @@
   .venv/bin/python tools/model_table.py [--models=qwen3-8b] [--on=v5e-8]
 
 Each row is a recipe that `jaxrl start` writes with `--on`, by compiling for
-chips that are not here. A row takes minutes. It is written as soon as it is
-known, and the same command continues with the first row that is missing. The
-page lists the missing rows below the table.
+TPUs that are not here, or by arithmetic alone for a GPU. A compiled row takes
+minutes. It is written as soon as it is known, and the same command continues
+with the first row that is missing. The page lists the missing rows below the
+table.
 """
 
 import argparse
@@ -28,7 +29,7 @@ MODELS = {
   'qwen3-14b': 'Qwen/Qwen3-14B',
   'qwen3-32b': 'Qwen/Qwen3-32B',
 }
-CHIPS = ('v5e-8', 'v5e-16', 'v6e-8', 'v5p-8')
+CHIPS = ('v5e-8', 'v5e-16', 'v6e-8', 'v5p-8', 'h100')
 LENGTHS = ('--prompt_len=256', '--completion_len=1024')
 BEGIN, END = '<!-- rows -->\n', '<!-- end -->'
 ROW = '{"question": "What is %d * 7?", "answer": "%d"}\n'
@@ -37,6 +38,10 @@ COST = re.compile(
   r'(?P<topology>\S+), (?P<what>[^:]+): a step of \d+ completions takes at '
   r'least (?P<least>\S+) s, or (?P<most>\S+) s if nothing overlaps; '
   r'(?P<gib>\S+ of \S+) GiB'
+)
+ESTIMATE = re.compile(
+  r'\S+, (?P<what>[^:]+): about (?P<gib>[\d.]+ of the [\d.]+) GiB that jax '
+  r'takes, by arithmetic alone'
 )
 SETTING = re.compile(
   r"c\.mesh = (?P<mesh>\(.*?\))|remat='(?P<remat>\w+)'|"
@@ -76,7 +81,8 @@ def row_of(model: str, chips: str, recipe: str, seconds: float) -> str:
   head, minutes = f'| {model} | {chips} |', f'{seconds / 60:.0f} |'
   if 'fits on no mesh' in recipe:
     return f'{head} does not fit | | | | | {minutes}'
-  cost = COST.search(' '.join(recipe.split()))
+  text = ' '.join(recipe.split())
+  cost = COST.search(text) or ESTIMATE.search(text)
   if not cost:
     raise ValueError(f'{model} on {chips}: {recipe[-2000:]}')
   found: dict[str, str] = {}
@@ -86,8 +92,11 @@ def row_of(model: str, chips: str, recipe: str, seconds: float) -> str:
   settings = [f'remat `{found["remat"]}`', f'{found["micro"]} {batches}']
   settings += [f'{found["parts"]} parts'] * (found['parts'] != '1')
   settings += [f'`{found["pad"]}`'] * ('pad' in found)
-  time_range = f'{cost["least"]} to {cost["most"]}'
-  cells = (cost['what'], found['mesh'], ', '.join(settings), cost['gib'])
+  time_range = 'not known'
+  if cost.re is COST:
+    time_range = f'{cost["least"]} to {cost["most"]}'
+  gib = cost['gib'].replace(' the', '')
+  cells = (cost['what'], found['mesh'], ', '.join(settings), gib)
   return f'{head} {" | ".join((*cells, time_range))} | {minutes}'
 
 

@@ -27,7 +27,13 @@ from jaxrl_reason.data import chat, example_files, hub, pipeline, row_fields
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import spec, weights
 from jaxrl_reason.names import hub_hint, nearest
-from jaxrl_reason.planning import abstract, own_machine, planner, trials
+from jaxrl_reason.planning import (
+  abstract,
+  own_machine,
+  plan_settings,
+  planner,
+  trials,
+)
 from jaxrl_reason.planning.recipe_draft import Draft
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.process import chips, cpu_devices
@@ -75,9 +81,10 @@ def run(o: Options, say: Callable[[str], Any]) -> str:
     raise ValueError(f'--out={o.out}: there is no folder {o.out.parent}')
   if not o.on:
     cpu_devices.split(config_lib.Run())  # as the run that follows
-  topology = chips.topology_of(o.on) if o.on else _here()
+  gpu = o.on if chips.gpu_memory(o.on) else ''
+  topology = '' if gpu else chips.topology_of(o.on) if o.on else _here()
   title = f'{o.model or "A small model"} on {o.data}.'
-  draft = Draft([title], changes=_changes(o.changes, topology))
+  draft = Draft([title], changes=_changes(o.changes, topology or gpu))
   _data(draft, o, say)
   problems = problems_lib.load(draft.config().data, 0)
   _model(draft, o, problems)
@@ -94,8 +101,8 @@ def run(o: Options, say: Callable[[str], Any]) -> str:
     o.out.write_text(draft.text(command))
     return trials.measured(o.out, say)
 
-  if topology:
-    _planned(draft, topology, say)
+  if topology or gpu:
+    _planned(draft, topology or gpu, _estimated if gpu else _searched, say)
   else:
     folder = _folder(o) if o.model else None
     try:
@@ -279,8 +286,8 @@ def _batch(draft: Draft, o: Options, topology: str) -> None:
   draft.set('rl', steps=200, algorithm='dr_grpo', samples=8)
   if not fused:
     draft.set('rl', path='host', workers=min(os.cpu_count() or 1, 16))
-  if topology:
-    n = math.prod(chips.torus_of(topology))
+  if topology or o.on:
+    n = math.prod(chips.torus_of(topology)) if topology else 1
     draft.set('rl', prompts=max(64, 2 * n))
   lr = _rate(draft, o)
   draft.set('rl.optimizer', lr=lr, schedule='constant', warmup_steps=5)
@@ -301,34 +308,60 @@ def _rate(draft: Draft, o: Options) -> float:
   return 1e-5 if n < SMALL else 1e-6
 
 
-def _planned(draft: Draft, topology: str, say) -> None:
-  """Adds the mesh, and the settings of memory, that the planner finds fastest.
+def _planned(draft: Draft, where: str, choose: Callable, say) -> None:
+  """Adds the mesh and the settings of memory, for the most training that fits.
+
+  Args:
+    where: a topology or a GPU.
+    choose: (config, where, say) -> (lines of a recipe, the cost of a step), or
+      None if it does not fit.
 
   Raises:
     ValueError: nothing fits, not even adapters on int8 weights.
   """
   for what, smaller in draft.ways():
-    say(f'{topology}: {what}')
-    plan = planner.Planner(
-      smaller.config(), topology, slices=1, model='', say=say
-    )
-    found = plan.search()
-    if 'why' not in found[0]:
+    say(f'{where}: {what}')
+    if found := choose(smaller.config(), where, say):
       break
   else:
     raise ValueError(
-      f'--on={topology}: the model fits on no mesh, not even with LoRA on int8 '
+      f'--on={where}: the model fits on no mesh, not even with LoRA on int8 '
       'weights: name more chips'
     )
-  best, draft.values = found[0], smaller.values
-  draft.found = best['recipe'].splitlines()
+  draft.values = smaller.values
+  draft.found = found[0].splitlines()
+  cost = f'{where}, {what}: {found[1]}'
+  draft.notes.append(cost)
+  say(cost)
+
+
+def _searched(
+  config: config_lib.Run, topology: str, say
+) -> tuple[str, str] | None:
+  """Finds the fastest settings by compiling; see `_planned`."""
+  plan = planner.Planner(config, topology, slices=1, model='', say=say)
+  best = plan.search()[0]
+  if 'why' in best:
+    return None
   needs = max(p['needs_gib'] for p in best['phases'])
-  cost = (
-    f'{topology}, {what}: a step of {smaller.config().rl.rows} completions '
+  return best['recipe'], (
+    f'a step of {config.rl.rows} completions '
     f'takes at least {best["step_seconds"]:.3g} s, or '
     f'{best["serial_seconds"]:.3g} s if nothing overlaps; {needs:.1f} of '
     f'{best["hbm_gib"]:.1f} GiB a chip. The time of the verifier is not '
     'counted.'
   )
-  draft.notes.append(cost)
-  say(cost)
+
+
+def _estimated(config: config_lib.Run, gpu: str, say) -> tuple[str, str] | None:
+  """Chooses settings by arithmetic; see `_planned`."""
+  del say
+  hbm = chips.gpu_memory(gpu)
+  found = plan_settings.estimated(config, hbm)
+  if not found:
+    return None
+  return plan_settings.Found(found[0], {}).recipe(), (
+    f'about {found[1] / chips.GIB:.1f} of the {hbm / chips.GIB:.1f} GiB that '
+    'jax takes, by arithmetic alone: nothing was compiled for this GPU, and '
+    f'the time of a step of {config.rl.rows} completions is not known.'
+  )

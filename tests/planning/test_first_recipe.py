@@ -19,6 +19,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.planning import first_recipe, recipe_draft, trials
+from jaxrl_reason.run.process import chips
 from jaxrl_reason.verifiers import tasks
 
 REWARD = """
@@ -201,6 +202,45 @@ def test_keys_of_the_command_line_are_in_the_recipe(folder):
   assert c.stages == ('rl',) and 'question=a, answer=b' in said
   table = [line.split() for line in said.splitlines() if '+1=' in line]
   assert all(row[-2:] == ['1', '0'] for row in table)
+
+
+@pytest.fixture
+def share(monkeypatch):
+  """Returns a function that sets the share of a GPU's memory that jax takes."""
+  monkeypatch.delenv(chips.SHARE_VARIABLE, raising=False)
+  return lambda text: monkeypatch.setenv(chips.SHARE_VARIABLE, text)
+
+
+def on_gpu(folder, **changes):
+  """Returns (recipe, GiB that it needs, GiB that jax takes)."""
+  values = dict(model='hf:Qwen/Qwen3-1.7B', on='H100', prompt_len=256)
+  name = f'{len([*folder.iterdir()])}.py'
+  values |= dict(completion_len=1024, out=folder / name)
+  c, said = start(folder, **values | changes)
+  found = re.search(r'about ([\d.]+) of the ([\d.]+) GiB', said)
+  assert 'by arithmetic alone: nothing was compiled' in said
+  return c, *map(float, found.groups())
+
+
+def test_a_gpu_gets_settings_that_fit_by_arithmetic(folder, share):
+  """Weights, their gradient and both moments in float32 take 25.6 GiB."""
+  c, needs, has = on_gpu(folder)
+  assert has == 59.7 and 25.6 < needs < 0.8 * has
+  assert not c.lora.rank and c.mesh == (1, 1, 1)
+  assert c.rl.prompts * c.rl.samples == 512
+  share('0.95')
+  more, needs, has = on_gpu(folder)
+  assert has == 75.6 and needs < 0.8 * has
+  assert more.rl.micro_batches <= c.rl.micro_batches
+  assert more.rl.parts <= c.rl.parts
+
+
+def test_a_gpu_is_refused_if_no_training_fits(folder, share):
+  with pytest.raises(ValueError, match='name more chips'):
+    on_gpu(folder, model='hf:Qwen/Qwen2.5-72B')
+  share('1.5')
+  with pytest.raises(ValueError, match='FRACTION=1.5 must be above 0'):
+    on_gpu(folder)
 
 
 @pytest.mark.slow

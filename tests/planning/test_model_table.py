@@ -1,5 +1,6 @@
 """The table of recipes by model and chips reads the recipes of `start`."""
 
+import re
 import runpy
 
 import pytest
@@ -39,10 +40,10 @@ def recipe(tmp_path, monkeypatch):
   data.write_text(''.join(TOOL['ROW'] % (i, 7 * i) for i in range(100)))
   monkeypatch.setattr(first_recipe.planner, 'Planner', FakePlanner)
 
-  def make(**values):
+  def make(on='v5e-8', **values):
     monkeypatch.setattr(FakePlanner, 'values', values)
     o = first_recipe.Options(
-      model='hf:Qwen/Qwen3-8B', data=str(data), reward='', on='v5e-8',
+      model='hf:Qwen/Qwen3-8B', data=str(data), reward='', on=on,
       out=tmp_path / f'{len(list(tmp_path.iterdir()))}.py',
       prompt_len=16, completion_len=16,
     )  # fmt: skip
@@ -62,6 +63,16 @@ def test_a_row_has_the_settings_of_a_recipe(recipe):
   text = recipe(micro_batches=1, parts=1, padding='whole')
   row = TOOL['row_of']('qwen3-8b', 'v5e-8', text, 90.0)
   assert '| remat `full`, 1 micro-batch, `whole` |' in row
+
+
+def test_a_row_of_a_gpu_has_no_time(recipe):
+  row = TOOL['row_of']('qwen3-8b', 'h100', recipe(on='h100'), 30.0)
+  assert re.fullmatch(
+    r'\| qwen3-8b \| h100 \| LoRA on bfloat16 weights \| \(1, 1, 1\) \| remat '
+    r'`dots`, \d+ micro-batch(es)?(, \d+ parts)?, `whole` \| [\d.]+ of 59.7 \| '
+    r'not known \| 0 \|',
+    row,
+  ), row
 
 
 def test_only_a_lack_of_memory_makes_a_row_without_settings(
@@ -109,4 +120,4 @@ def test_every_row_is_of_a_published_size_and_of_chips():
   for name in TOOL['MODELS'].values():
     pretrained.size_of(f'hf:{name}')  # raises if it is no published size
   for name in TOOL['CHIPS']:
-    assert chips.topology_of(name)
+    assert chips.gpu_memory(name) or chips.topology_of(name)

@@ -57,6 +57,14 @@ PEAK_FLOPS = {
   'NVIDIA H100 80GB HBM3': 989e12,
   'NVIDIA H200': 989e12,
 } | {kind: c.flops for c in CHIPS.values() for kind in c.kinds}
+# Bytes of a GPU's memory, as nvidia-smi counts it.
+GPUS = {
+  'a100-80gb': 80.0 * GIB,
+  'h100': 79.6 * GIB,
+  'h200': 140.4 * GIB,
+}
+# Share of a GPU's memory that jax takes, and the variable that changes it.
+SHARE, SHARE_VARIABLE = 0.75, 'XLA_PYTHON_CLIENT_MEM_FRACTION'
 # Between slices, bytes/s of a chip: 100 Gbit/s a host of four.
 DCN = 3.1e9
 # Dimensions of a slice's torus.
@@ -109,10 +117,27 @@ def chip_of(topology: str, flag: str = '--topology') -> Chip:
     raise ValueError(
       f'{flag}={topology}: {name!r} is not one of {", ".join(CHIPS)}.'
       f'{near and f" Did you mean {near!r}?"} Write for example v5e:4x4 or '
-      'v5p:4x4x4. Plans for GPUs are not supported'
+      f'v5p:4x4x4. Of GPUs, only --on=NAME of "start" knows the memory: '
+      f'{", ".join(GPUS)}'
     )
   torus_of(topology)
   return CHIPS[name]
+
+
+def gpu_memory(name: str) -> float:
+  """Returns the bytes that jax takes of a GPU of GPUS; 0 for other names.
+
+  Raises:
+    ValueError: the variable of the share is not a share.
+  """
+  text = os.environ.get(SHARE_VARIABLE, str(SHARE))
+  try:
+    share = float(text)
+  except ValueError:
+    share = 0.0
+  if not 0 < share <= 1:
+    raise ValueError(f'{SHARE_VARIABLE}={text} must be above 0, and at most 1')
+  return share * GPUS.get(name.lower(), 0.0)
 
 
 def topology_of(name: str) -> str:
