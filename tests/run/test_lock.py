@@ -124,13 +124,47 @@ def test_a_run_whose_lock_was_taken_ends(tmp_path):
   assert not locks(tmp_path)
 
 
-def test_a_full_disk_does_not_lose_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize('stays', [True, False])
+def test_a_run_that_writes_its_removed_lock_anew_ends(
+  tmp_path, monkeypatch, stays
+):
+  """Its write was cut off until another process removed the lock. A process
+  that withdraws is no other run.
+  """
+  other, write, lost = tmp_path / 'lock-far.json', lock._write, []
+  later = threading.Event()
+
+  def slow(path, sign):
+    if path.name != other.name and sign.beat == 1:
+      elsewhere(other, 0)
+      path.unlink()
+      time.sleep(0.5)
+      if not stays:
+        threading.Timer(0.1, other.unlink).start()
+    write(path, sign)
+    if sign.beat == 3:
+      later.set()
+
+  def end(path):
+    lost.append(path)
+    later.set()
+
+  monkeypatch.setattr(lock, '_write', slow)
+  with lock.held(epath.Path(tmp_path), beat_s=0.4, stale_s=0.8, on_lost=end):
+    assert later.wait(20)
+    assert len(lost) == stays
+    assert (len(locks(tmp_path)) == 1) and other.exists() == stays
+
+
+@pytest.mark.parametrize('error', [OSError, RuntimeError])
+def test_a_full_disk_does_not_lose_it(tmp_path, monkeypatch, error):
   wrote, write = threading.Event(), lock._write
 
   def full(path, sign):
     if sign.beat:
-      wrote.set()
-      raise OSError(28, 'No space left on device')
+      if sign.beat == 2:
+        wrote.set()
+      raise error(28, 'No space left on device')
     write(path, sign)
 
   monkeypatch.setattr(lock, '_write', full)

@@ -144,11 +144,19 @@ def _stale(path: epath.Path, me: Owner, beat_s, stale_s) -> str:
   )
 
 
+def _others(path: epath.Path) -> set[epath.Path]:
+  """Returns the lock files of other processes."""
+  return {*path.parent.glob(f'{PREFIX}*.json')} - {path}
+
+
 class Lock:
   """The lock of this process."""
 
-  def __init__(self, path: epath.Path, owner: Owner, beat_s, on_lost: Callable):
-    self._path, self._owner, self._beat_s = path, owner, beat_s
+  def __init__(
+    self, path: epath.Path, owner: Owner, beat_s, stale_s, on_lost: Callable
+  ):
+    self._path, self._owner = path, owner
+    self._beat_s, self._stale_s = beat_s, stale_s
     self._on_lost, self._ended = on_lost, threading.Event()
     self._thread = threading.Thread(
       target=self._beats, name='workdir lock', daemon=True
@@ -160,18 +168,31 @@ class Lock:
     self._thread.start()
 
   def _beats(self) -> None:
-    beat = 1
+    beat, last = 1, time.monotonic()
     while not self._ended.wait(self._beat_s):
       try:
         if not self._path.exists():
-          self._on_lost(self._path)
-          return
+          return self._on_lost(self._path)
         _write(self._path, Sign(self._owner, beat))
-      # A full disk, a server that is away: the run itself will say so; the
-      # lock may be written again before others take it for stale.
-      except OSError as e:
+        # Another process may have removed the file before the write ended.
+        if time.monotonic() - last > self._stale_s / 2 and self._replaced():
+          self._path.unlink(missing_ok=True)
+          return self._on_lost(self._path)
+        last = time.monotonic()
+      # A full disk, a server that is away (gcsfs has errors of its own): the
+      # run itself reports it, and this thread goes on: the lock may be written
+      # again before others take it for stale.
+      except Exception as e:
         print(f'{self._path}: no heartbeat: {e}', file=sys.stderr)
       beat += 1
+
+  def _replaced(self) -> bool:
+    """Returns True if another lock stays: a process that only tries to get the
+    lock withdraws when it reads the next beat.
+    """
+    before = _others(self._path)
+    self._ended.wait(self._beat_s)
+    return bool(before & _others(self._path))
 
   def release(self) -> None:
     """Removes the lock."""
@@ -218,10 +239,10 @@ def _taken(workdir, beat_s, stale_s, on_lost) -> Lock:
   for attempt in range(ATTEMPTS):
     owner = _me()
     name = f'{PREFIX}{owner.host}-{owner.pid}-{secrets.token_hex(4)}.json'
-    lock = Lock(workdir / name, owner, beat_s, on_lost)
+    lock = Lock(workdir / name, owner, beat_s, stale_s, on_lost)
     lock.start()
     try:
-      _clear(workdir, name, owner, beat_s, stale_s)
+      _clear(workdir / name, owner, beat_s, stale_s)
       return lock
     except BaseException as e:
       lock.release()
@@ -231,11 +252,9 @@ def _taken(workdir, beat_s, stale_s, on_lost) -> Lock:
   raise AssertionError('every attempt returns or raises')
 
 
-def _clear(workdir, mine: str, owner, beat_s, stale_s) -> None:
+def _clear(mine: epath.Path, owner, beat_s, stale_s) -> None:
   """Removes stale locks; raises Locked at one that is not."""
-  for other in sorted(workdir.glob(f'{PREFIX}*.json')):
-    if other.name == mine:
-      continue
+  for other in sorted(_others(mine)):
     why = _stale(other, owner, beat_s, stale_s)
     left = _read(other)
     if left is None:
