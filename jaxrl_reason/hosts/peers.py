@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 
@@ -25,6 +25,8 @@ from jaxrl_reason.hosts import last_words, service
 BEAT_S = 1.0
 # Processes that end because of the same error print it themselves meanwhile.
 GRACE_S = 3.0
+# A process was stopped if a wait takes so many times as long as it should.
+PAUSE = 10
 # For each function of `before_end`.
 CALL_S = 10.0
 BEATS, STOPS = 'jaxrl_reason/beats/', 'jaxrl_reason/stops/'
@@ -43,6 +45,20 @@ _ending = threading.Lock()
 def at(**facts) -> None:
   """Records the `step` that this process is at, or what it is `doing`."""
   standing.update(facts)
+
+
+def looks(over: threading.Event, every_s: float) -> Iterator[bool]:
+  """Waits between two looks at the time of others, until `over` is set.
+
+  Yields:
+    True if this process itself was stopped meanwhile (Ctrl-Z, a job that is
+    suspended), so that times measured since before are too long.
+  """
+  last = time.monotonic()
+  while not over.wait(every_s):
+    now = time.monotonic()
+    yield now - last > PAUSE * every_s
+    last = now
 
 
 def claimed() -> bool:
@@ -272,9 +288,17 @@ class Peers:
     return [int(self._client.blocking_key_value_get(k, wait_ms)) for k in keys]
 
   def _watch(self) -> None:
-    while not self._over.wait(BEAT_S / 2):
+    for paused in looks(self._over, BEAT_S / 2):
+      if paused:
+        self._excuse()
       if who := self.lost(self._heartbeat_s):
         end(f'process {self.me} of {self.n} lost the others: {who}. {AGAIN}')
+
+  def _excuse(self) -> None:
+    """Counts the silence of all processes from now on."""
+    now = self._round_done = time.monotonic()
+    for i, (message, _) in list(self._latest.items()):
+      self._latest[i] = message, now
 
   def _line_if_killed(self) -> str:
     died = f'{self._named(0)} died, or because ' if self.me else ''

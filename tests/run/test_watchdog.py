@@ -110,6 +110,51 @@ def test_it_waits_for_another_process_that_compiles(clock, monkeypatch):
     assert dog.stuck()
 
 
+@pytest.fixture
+def over(clock):
+  """Returns an event whose waits take `naps` seconds; then it is set."""
+
+  def wait(_):
+    if not event.naps:
+      return True
+    clock.s += event.naps.pop(0)
+    return False
+
+  event = types.SimpleNamespace(naps=[], wait=wait)
+  return event
+
+
+@pytest.fixture
+def ended(monkeypatch):
+  """Returns the lines with which this process would have ended."""
+  lines = []
+  monkeypatch.setattr(peers, 'end', lines.append)
+  return lines
+
+
+def test_a_job_that_was_stopped_and_continued_is_not_stuck(clock, over, ended):
+  dog = made(clock, [1, 1])
+  dog._over = over
+  with dog.watched('steps'):
+    over.naps = [1, 1, 3600, 1, 1, 1]
+    dog._run()
+    assert not ended
+    over.naps = [1] * 8  # it hangs since
+    dog._run()
+  assert 'have taken 11 s' in ended[0]
+
+
+def test_processes_that_were_all_stopped_do_not_lose_each_other(over, ended):
+  own = peers.Peers(Service(), 0, 3, 10)
+  own._over = over
+  over.naps = [0.5, 0.5, 3600, 0.5]
+  own._watch()
+  assert not ended
+  over.naps = [0.5] * 22
+  own._watch()
+  assert 'no answer for 10 s' in ended[0]
+
+
 class Service:
   """A coordination service of one process with messages of others."""
 

@@ -3,7 +3,7 @@ verifier or a file system does not respond.
 
 A dispatch, an evaluation or a save may take `times` the median of its
 predecessors, and at least `floor_s` seconds. The first of its kind may take
-`first_s`. Time in which a process compiles does not count.
+`first_s`. Time in which a process compiles, or is stopped, does not count.
 """
 
 import collections
@@ -112,6 +112,8 @@ class Watchdog:
     return f'the median is {statistics.median(took):.2f} s'
 
   def _run(self) -> None:
-    while not self._over.wait(min(1.0, self._floor_s / 4)):
+    for paused in peers.looks(self._over, min(1.0, self._floor_s / 4)):
+      if paused:
+        self._excused = time.monotonic()
       if line := self.stuck():
         peers.end(line)
