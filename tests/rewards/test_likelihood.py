@@ -3,6 +3,7 @@ vmap.
 """
 
 import collections
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -467,3 +468,36 @@ def test_names_and_knobs_are_checked():
   with pytest.raises(ValueError, match='rl.rewards.m: .majority. reads group'):
     device.refuse_on_host({'m': {'reward': 'majority'}})
   device.refuse_on_host({'m': {'reward': 'task'}})
+
+
+def test_gains_of_samples_have_the_gradient_of_the_bound():
+  """Enumerates all groups of a policy over 4 reasonings: the expected score
+  times the gradient of log pi is the gradient of E[log 1/n sum_j p_j].
+  """
+  logits, n = jnp.array([0.3, -0.5, 1.0, 0.1]), 3
+  p = np.array([0.02, 0.9, 0.4, 1e-6])
+  groups = list(itertools.product(range(4), repeat=n))
+
+  def bound(logits):
+    pi = jax.nn.softmax(logits)
+    return sum(pi[jnp.array(g)].prod() * np.log(p[[*g]].mean()) for g in groups)
+
+  def surrogate(logits):
+    pi, total = jax.nn.softmax(logits), 0.0
+    for g in groups:
+      logp = jnp.log(jnp.array(p[[*g]]))
+      score = likelihood.gain_of_sample(logp, jnp.zeros(n, int))
+      chance = jax.lax.stop_gradient(pi[jnp.array(g)].prod())
+      total += chance * (score * jnp.log(pi[jnp.array(g)])).sum()
+    return total
+
+  want, got = jax.grad(bound)(logits), jax.grad(surrogate)(logits)
+  assert np.abs(want).max() > 0.1
+  np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
+
+
+def test_gains_of_samples_are_of_their_group_alone():
+  p, group = np.array([0.5, 0.1, 0.2, 0.8]), jnp.array([0, 1, 0, 7])
+  got = likelihood.gain_of_sample(jnp.log(jnp.array(p)), group)
+  want = np.log([0.35 / 0.2, 0.1, 0.35 / 0.5, 0.8])
+  np.testing.assert_allclose(got, want, rtol=1e-5)

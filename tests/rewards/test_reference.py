@@ -24,6 +24,7 @@ SPEC = {
   'gain': {'reward': 'reference_gain'},
   'logp': {'reward': 'reference_logp', 'kwargs': {'floor': -50.0}},
   'mean_logp': {'reward': 'reference_mean_logp'},
+  'group_logp': {'reward': 'reference_group_logp'},
 }
 # The last three texts have no answer that the reference could replace.
 TEXTS = ['2 1#1', '#', '12 3#44', '1#2', '3', '#1#', '']
@@ -100,7 +101,12 @@ def test_scores_are_those_of_whole_logits():
         'gain': np.clip(prob.mean() - direct, 0, 1),
         'logp': max(logp.sum(), -50),
         'mean_logp': max(logp.mean(), -5),
+        'probs': np.exp(max(logp.sum(), -20)),
       })  # fmt: skip
+  for i, row in enumerate(want):
+    group = [x['probs'] for x in want[i // G * G :][:G]]
+    others = (sum(group) - row['probs']) / (G - 1)
+    row['group_logp'] = np.log(np.mean(group) / others)
   for name in SPEC:
     x = [row[name] for row in want]
     np.testing.assert_allclose(got[name], x, rtol=1e-3, atol=1e-5)

@@ -78,6 +78,9 @@ KERNELS: dict[str, Kernel] = {
   'reference_mean_prob': _free(reference.mean_prob, 'reference'),
   'reference_gain': _free(reference.gain, 'reference', 'direct'),
   'reference_logp': _free(reference.seq_logp, 'reference', knobs=('floor',)),
+  'reference_group_logp': _free(
+    reference.group_logp, 'reference', 'group', knobs=('floor',)
+  ),
   'reference_mean_logp': _free(
     reference.mean_logp, 'reference', knobs=('floor',)
   ),

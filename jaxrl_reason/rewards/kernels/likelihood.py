@@ -114,6 +114,31 @@ def debiased(with_reasoning: jax.Array, without: jax.Array) -> jax.Array:
   return jnp.clip(as_float(with_reasoning) - as_float(without), 0.0, 1.0)
 
 
+def gain_of_sample(logp: jax.Array, group: jax.Array) -> jax.Array:
+  """Computes how much a sample raises the bound of its group, f32 [N]:
+
+    log 1/n sum_j p_j - log 1/(n - 1) sum_{j != i} p_j
+
+  over the n samples of a group. The first term is JEPO's bound of several
+  samples (https://arxiv.org/abs/2503.19618), and the second one its baseline,
+  which does not depend on the sample. A single sample has the score log p.
+
+  Args:
+    logp: f32 [N], log p(answer | prompt, reasoning), finite.
+    group: int [N], equal for the samples of a prompt.
+  """
+  same = group[:, None] == group
+
+  def log_mean(chosen):
+    n = jnp.maximum(chosen.sum(axis=1), 1)
+    own = jnp.where(chosen, logp, -jnp.inf)
+    return jax.nn.logsumexp(own, axis=1) - jnp.log(n)
+
+  others = same & ~jnp.eye(len(group), dtype=bool)
+  baseline = jnp.where(others.any(axis=1), log_mean(others), 0.0)
+  return log_mean(same) - baseline
+
+
 def splice_reference(
   tokens: jax.Array,
   start: jax.Array,

@@ -81,6 +81,14 @@ def seq_logp(text, length, answer, views, *, floor: float = -20.0) -> jax.Array:
   return jnp.maximum(logp, floor)
 
 
+def group_logp(
+  text, length, answer, views, *, floor: float = -20.0
+) -> jax.Array:
+  """Computes `likelihood.gain_of_sample` of the scores of `seq_logp`."""
+  logp = seq_logp(text, length, answer, views, floor=floor)
+  return likelihood.gain_of_sample(logp, views['group'])
+
+
 def mean_logp(text, length, answer, views, *, floor: float = -5.0) -> jax.Array:
   """Computes `likelihood.mean_logp`, at least `floor`, as `seq_logp`."""
   logp = likelihood.mean_logp(views['reference'], views['reference_mask'])
