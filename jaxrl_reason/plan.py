@@ -35,6 +35,7 @@ def parser() -> command.Parser:
   p.text('--only', '', 'phases: generate,score,update, ...; all if empty')
   p.text('--stage', '', 'this stage alone; if empty, the last of each kind')
   p.text('--seeds', '', 'numbers of seeds in one program, such as 1,4,16')
+  p.text('--splits', '', 'chips of the sampler to compare, such as 2,4,6')
   p.text('--json', '', 'file for the plan as JSON; -: print JSON instead')
   return p
 
@@ -72,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       largest=not a.nolargest,
       stage=a.stage,
       seeds=command.listed('--seeds', a.seeds, str),
+      splits=command.listed('--splits', a.splits, str),
     )
     data = json.dumps(facts, indent=1)
     if a.json and a.json != '-':

@@ -3,6 +3,7 @@
 import functools
 import math
 import operator
+from collections.abc import Sequence
 
 import jax
 
@@ -21,6 +22,7 @@ from jaxrl_reason.planning import (
   second_models,
   seeds,
   split_plan,
+  split_search,
 )
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.planning import plan_settings as settings
@@ -29,6 +31,9 @@ from jaxrl_reason.run.process import chips
 
 # Largest batch to try, as a multiple of the recipe's.
 MOST = 16
+# Flags without effect on a plan of --seeds, or of --splits.
+BESIDE_SEEDS = 'search only by_depth code nolargest splits'.split()
+BESIDE_SPLITS = 'search only nolargest'.split()
 FEW = 2  # number of fastest meshes for which more settings are tried
 
 
@@ -93,13 +98,13 @@ class Planner:
       facts['evaluation'] = plan_table.evaluation_facts(*given)
     if parts.sampler_mesh is not None:
       facts |= split_plan.facts(each, parts, self.machine, self.devices)
-      facts['one_mesh'] = self._one_mesh(parts)
+      facts['one_mesh'] = self.one_mesh(parts)
     at = self._depths(parts.shape)
     if len(at) > 1:
       facts |= {'depths': at, 'layers': parts.shape.layers}
     return facts
 
-  def _one_mesh(self, parts) -> dict:
+  def one_mesh(self, parts) -> dict:
     """Returns the facts of a step of the same recipe on one mesh of all
     devices, whose data axis is longer; {'why'}: it cannot be.
     """
@@ -270,6 +275,8 @@ def misfits(facts: dict) -> str:
   """Describes the phases that do not fit, with their memory."""
   if 'meshes' in facts:
     return '--search: the recipe fits none of these meshes'
+  if 'splits' in facts:
+    return '--splits: the recipe fits none of these splits'
   has = facts['hbm_gib']
   return '; '.join(
     f'{p["phase"]} does not fit: needs {p["needs_gib"]:.2f} of {has:.2f} GiB a '
@@ -299,20 +306,19 @@ def ranking(found: list[dict]) -> str:
   return '\n'.join(lines)
 
 
-def _counts(texts) -> list[int]:
-  """Parses the numbers of --seeds, in rising order."""
+def _counts(flag: str, texts) -> list[int]:
+  """Parses the numbers of a flag, in rising order."""
   if not all(text.isdecimal() and int(text) for text in texts):
-    raise ValueError(f'--seeds={",".join(texts)}: whole numbers from 1')
+    raise ValueError(f'{flag}={",".join(texts)}: whole numbers from 1')
   return sorted({int(text) for text in texts})
 
 
-def _refuse_with_seeds(**flags) -> None:
-  """Refuses the flags that have no effect on a plan of --seeds."""
-  unread = 'search', 'only', 'by_depth', 'code', 'nolargest'
+def _refuse_beside(flag: str, unread: Sequence[str], **flags) -> None:
+  """Refuses the flags that have no effect on a plan of another flag."""
   given = [f'--{name}' for name in unread if flags.get(name)]
   if given:
     raise ValueError(
-      f'{", ".join(given)} has no effect with --seeds, which compiles the step '
+      f'{", ".join(given)} has no effect with {flag}, which compiles the step '
       'of the recipe as it is; leave one of them out'
     )
 
@@ -339,7 +345,7 @@ def run(
     show: prints the text that is complete before the search for the largest
       batch, which takes as long again; it is not returned.
     options: model, slices, only, by_depth, code, search, largest, stage,
-      seeds: the flags.
+      seeds, splits: the flags.
 
   Raises:
     ValueError, ImportError: with a message for the user.
@@ -349,10 +355,17 @@ def run(
   config = _of_stage(config, options.pop('stage', ''), say)
   teacher = abstract.sized_teacher(config.rl.teacher.weights)
   config = config.changed(rl__teacher__weights=teacher)
-  counts = _counts(options.pop('seeds', ()))
+  counts = _counts('--seeds', options.pop('seeds', ()))
+  splits = _counts('--splits', options.pop('splits', ()))
+  flags = dict(search=search_, nolargest=not largest, splits=splits, **options)
   if counts:
-    _refuse_with_seeds(search=search_, nolargest=not largest, **options)
+    _refuse_beside('--seeds', BESIDE_SEEDS, **flags)
+  if splits:
+    _refuse_beside('--splits', BESIDE_SPLITS, **flags)
   planner = Planner(config, topology, say=say, **options)
+  if splits:
+    found = split_search.compared(planner, splits)
+    return split_search.table(found), found
   if counts:
     parts = planner.parts(config)
     found = seeds.facts_of(parts, counts, planner.machine, say)
