@@ -30,6 +30,7 @@ import itertools
 import math
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -139,8 +140,10 @@ def _example(row, fields: Mapping[str, str]) -> dict:
 
 
 def _key(question: str) -> int:
-  """Returns a 64-bit hash of a question that ignores white space."""
-  return key_of(' '.join(question.split()))
+  """Returns a 64-bit hash of a question that ignores white space and how the
+  text composes its accents.
+  """
+  return key_of(' '.join(unicodedata.normalize('NFC', question).split()))
 
 
 def _keyed(fields: Mapping[str, str], row) -> tuple[dict, int]:

@@ -1,17 +1,29 @@
 """Contamination: n-grams of words that problems share with training data.
 
 A problem is a hit if any n consecutive words of it occur in a training text (n
-= 13 in https://arxiv.org/abs/2005.14165, appendix C). A problem of fewer words
-is a hit if it equals a training text. Case and punctuation do not count. The
-index contains the problems, so training files of any size are read as a stream.
+= 13 in https://arxiv.org/abs/2005.14165, appendix C). Case and punctuation do
+not count. In scripts without spaces, such as Chinese, two characters count as a
+word. A problem of fewer words is a hit if it equals a training text; signs of
+formulas count there: `3-1` is not `3+1`. The index contains the problems, so
+training files of any size are read as a stream.
 """
 
+import bisect
 import dataclasses
+import itertools
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 N = 13
-_WORD = re.compile(r'\w+')
+# Thai, Lao, Burmese, Khmer, kana and Chinese characters.
+UNSPACED = (
+  '\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff'
+  '\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff'
+)
+SHORT = re.compile(f'[{UNSPACED}]')
+WORD = re.compile(rf'[{UNSPACED}]|[^\W{UNSPACED}]+')
+WITH_SIGNS = re.compile(rf'{WORD.pattern}|[-+*/=<>^×÷−±]')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,19 +35,24 @@ class Hit:
   words: str
 
 
-def words(text: str, pattern: re.Pattern = _WORD) -> list[str]:
+def words(text: str, pattern: re.Pattern = WORD) -> list[str]:
   """Returns the words of a text, numbers included, in lower case."""
-  return pattern.findall(text.lower())
+  return pattern.findall(unicodedata.normalize('NFC', text).lower())
 
 
-def grams(
-  text: str, n: int, pattern: re.Pattern = _WORD
-) -> set[tuple[str, ...]]:
-  """Returns the n-grams of a text; for a shorter text, all its words."""
-  found = words(text, pattern)
-  if not found:
-    return set()
-  return {tuple(found[i : i + n]) for i in range(max(1, len(found) - n + 1))}
+def grams(text: str, n: int) -> set[tuple[str, ...]]:
+  """Returns the n-grams of a text; for a shorter text, all its words and signs.
+  Two characters of a script without spaces count as a word.
+  """
+  found = words(text)
+  halves = (1 if SHORT.match(word) else 2 for word in found)
+  at = [*itertools.accumulate(halves, initial=0)]
+  if not found or at[-1] < 2 * n:
+    whole = tuple(words(text, WITH_SIGNS))
+    return {whole} if found else set()
+  last = bisect.bisect_right(at, at[-1] - 2 * n)
+  ends = (bisect.bisect_left(at, begun + 2 * n) for begun in at[:last])
+  return {tuple(found[i:end]) for i, end in enumerate(ends)}
 
 
 def hits(

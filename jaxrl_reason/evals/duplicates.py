@@ -7,7 +7,6 @@ text is removed by a coincidence of hashes; a pair near the threshold can be
 missed.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,8 +14,6 @@ from jaxrl_reason.evals import contamination
 from jaxrl_reason.names import install
 
 N = 3  # words of an n-gram
-# Signs count as words: `12 + 30` and `12 - 30` are different problems.
-WORD = re.compile(r'\w+|[+\-*/=<>^]')
 PERMUTATIONS = 128
 # Weights of false proposals and of missed pairs in the choice of bands. A false
 # proposal costs only a comparison of two sets.
@@ -49,7 +46,7 @@ def near(
   shingles: dict[int, set] = {}
   out = {}
   for i, text in enumerate(texts):
-    own = contamination.grams(text, N, WORD)
+    own = _shingles(text)
     hashed = library.MinHash(num_perm=PERMUTATIONS, seed=1)
     hashed.update_batch([' '.join(gram).encode() for gram in own])
     first = _first(index.query(hashed) if own else [], own, shingles, threshold)
@@ -60,6 +57,15 @@ def near(
       out[i] = first
     tell(1)
   return out
+
+
+def _shingles(text: str) -> set[tuple[str, ...]]:
+  """Returns the n-grams of words and signs of a text: `12 + 30` and `12 - 30`
+  are different problems.
+  """
+  found = contamination.words(text, contamination.WITH_SIGNS)
+  starts = range(max(1, len(found) - N + 1))
+  return {tuple(found[i : i + N]) for i in starts} if found else set()
 
 
 def _first(

@@ -330,7 +330,7 @@ def test_contamination_is_refused_unless_allowed(folder, tmp_path):
     run(*flags(folder, tmp_path / 'a'), suite, *more)
   (hits,) = (tmp_path / 'a').glob('contamination*@2*.jsonl')
   assert json.loads(hits.read_text()) == {
-    'problem': 2, 'where': f'{seen}:1', 'words': '3 1',
+    'problem': 2, 'where': f'{seen}:1', 'words': '3 + 1 =',
   }  # fmt: skip
   text = run(*flags(folder, tmp_path / 'b'), suite, *more,
              '--allow_contamination')  # fmt: skip

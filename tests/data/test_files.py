@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import unicodedata
 
 import ml_collections
 import numpy as np
@@ -117,6 +118,16 @@ def test_a_question_occurs_once_and_in_one_split(tmp_path):
   found = files.load(tmp_path)
   assert prompts(found['train']) == prompts_of(range(25))
   assert prompts(found['test']) == prompts_of(range(25, 40))
+
+
+def test_a_question_occurs_once_for_any_form_of_its_accents(tmp_path):
+  text = 'Combien de cafés ?'
+  forms = [unicodedata.normalize(form, text) for form in ('NFC', 'NFD')]
+  assert forms[0] != forms[1]
+  rows = [{'question': form, 'answer': 1} for form in forms]
+  write(tmp_path / 'test.jsonl', rows[:1])
+  write(tmp_path / 'train.jsonl', [*rows[1:], ROWS[0]])
+  assert prompts(files.load(tmp_path)['train']) == [ROWS[0]['question']]
 
 
 def prompts_of(numbers):
