@@ -19,6 +19,7 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.rollouts import automaton, gumbel_search
 from jaxrl_reason.rollouts.power_sampling import Power
+from jaxrl_reason.verifiers.named_code import of_named_code
 
 MAX_NEW = 512  # for models without a run that has a completion length
 
@@ -109,6 +110,8 @@ def of(
     **{k: getattr(o, k) for k in same},
     **prompts.template_of(variant, model, run_config),
     **of_weights,
+    **_verified(o, suite),
+    **prompts.solved_of(variant, suite),
     **forced(o),
     **_repeats(o),
     **_grammar(o, chunks),
@@ -119,6 +122,15 @@ def of(
     **_noise(k, temperature),
     **({'judge': answer_judges.judge_name(o.judge)} if o.judge else {}),
   }
+
+
+def _verified(o: Options, suite: Suite) -> dict[str, Any]:
+  """Returns the settings of verdicts: the time limit, and the code of rewards
+  that are not part of the package.
+  """
+  names = {suite.reward, *(e.get('verifier', '') for e in suite.examples)}
+  code = of_named_code(sorted(names))
+  return {'timeout_s': o.timeout_s} | ({'verifier': code} if code else {})
 
 
 def versions(o: Options, model: str) -> dict[str, str]:

@@ -22,7 +22,10 @@ from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.verifiers import records
 
 # Settings that files of earlier versions lack, and that are not compared there.
-ADDED = ('version', 'base_version', 'judge_version', 'chat_template')
+ADDED = (
+  'version', 'base_version', 'judge_version', 'chat_template', 'timeout_s',
+  'verifier', 'solved',
+)  # fmt: skip
 LONGEST = 60  # characters of a part of a file's name
 
 

@@ -21,6 +21,7 @@ from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.evals import loading, suites
 from jaxrl_reason.evals.loading import Loaded
 from jaxrl_reason.names import choice
+from jaxrl_reason.verifiers import named_code
 
 OWN, CHAT = 'own', 'chat'
 PLAN = '\nFirst write a short plan, then carry it out step by step.'
@@ -237,6 +238,12 @@ def _solved(variant: Variant, suite: suites.Suite) -> Sequence:
       f'of {suite.name} are not asked themselves; ask fewer with ?n='
     )
   return [(e['prompt'], e['solution']) for e in found]
+
+
+def solved_of(variant: Variant, suite: suites.Suite) -> dict[str, str]:
+  """Returns the digest of the solved problems in few-shot prompts; {}: none."""
+  shots = _solved(variant, suite)
+  return {'solved': named_code.digest(shots)} if shots else {}
 
 
 def _as_trained(found: Loaded) -> tuple[Callable[[dict], str], bool]:

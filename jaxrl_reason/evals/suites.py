@@ -37,6 +37,12 @@ TASK, RUN = 'task:', 'run:'
 DEFAULT_N = 256  # of suites without end
 ADDRESS = re.compile(r' at 0x[0-9a-f]+')  # in texts of objects without one
 FILE = {'question': '', 'answer': '', 'solution': ''}
+# Keys of a run's sections that name files of rows with prompts.
+FILES = {
+  'sft': ('teacher',),
+  'preference': ('pairs',),
+  'reward_model': ('pairs', 'labels'),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,9 +259,54 @@ def _as_evaluated(
 
 
 def training_of(run: ml_collections.ConfigDict) -> list[str]:
-  """Returns the questions that a run on finite data sets was trained on.
-  Procedural tasks keep their splits apart by a hash of the problem.
+  """Returns the questions that a run on finite data sets was trained on: those
+  of its data, of its files of answers, pairs and labels, and of the run that it
+  began from. Procedural tasks keep their splits apart by a hash of the problem.
+
+  Raises:
+    OSError: a file or that run is not there.
+    ValueError: a file has an invalid row.
   """
+  own = _of_data(run)
+  for path in _named_files(run):
+    own += _of_path(path)
+  if first := run.get('init_from', ''):
+    if not loading.is_run(loading.split_step(first)[0]):
+      raise FileNotFoundError(f'init_from={first!r} is not there')
+    own += _of_path(first)
+  return own
+
+
+def _named_files(run: ml_collections.ConfigDict) -> Iterator[str]:
+  """Yields the paths of a run's rows beside its data (FILES), with those of its
+  named stages.
+  """
+  named = run.get('named', {})
+  for section in (run, *named.values()):
+    for kind, keys in FILES.items():
+      paths = (section.get(kind, {}).get(key, '') for key in keys)
+      # The name of an earlier stage, such as rl#2, is no path.
+      stages = {'', *run.stages, *named}
+      yield from (p for p in paths if p.partition('#')[0] not in stages)
+
+
+def _of_path(name: str) -> list[str]:
+  """Returns the questions of a file of rows, of the folder of an evaluation, or
+  of the run that a workdir belongs to.
+  """
+  if loading.is_run(loading.split_step(name)[0]):
+    run = loading.run_of(name)  # None: a checkpoint of `convert`
+    return [] if run is None else training_of(run)
+  path = epath.Path(name)
+  paths = [path]
+  if path.is_dir():
+    paths = sorted((path / 'answers').glob('*.jsonl'))
+  rows = (row for path in paths for _, row in files.rows(path))
+  return [text for row in rows for text in _strings(row.get('prompt'))]
+
+
+def _of_data(run: ml_collections.ConfigDict) -> list[str]:
+  """Returns the questions of a run's data, without procedural tasks."""
   data = data_of(run)
   if tasks.is_known(data.name) and not data.sources:
     return []

@@ -48,6 +48,7 @@ from jaxrl_reason.run.records import (
 from jaxrl_reason.run.records.journal import Journal, aside, say
 from jaxrl_reason.run.rl import reward_functions as rewarding
 from jaxrl_reason.run.rl import reward_models, sources, teachers
+from jaxrl_reason.verifiers import named_code
 
 
 def run(
@@ -90,7 +91,7 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
     problems, tokenizer = parts.problems, parts.tokenizer
     planned = staging.each(config)
     origin = identity.of_run(problems, tokenizer, [p.origin for p in planned])
-    origin['named_code'] = identity.of_named_code(config.json_values())
+    origin['named_code'] = named_code.of_named_code(config.json_values())
     checkpoints = _checkpoints(config.checkpoint, workdir, origin)
   say(
     f'{spec.n_params(parts.model.specs):,} parameters on '

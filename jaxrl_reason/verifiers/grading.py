@@ -11,6 +11,7 @@ import tqdm
 
 from jaxrl_reason.verifiers import pool, records
 from jaxrl_reason.verifiers.fields import text_of
+from jaxrl_reason.verifiers.named_code import of_named_code
 from jaxrl_reason.verifiers.verdict import Verdict, all_failed
 
 BATCH = 256  # rows between two writes, which an interruption may lose
@@ -117,7 +118,10 @@ def run(path: str, out: str, reward: str, keys: tuple[str, str], **limits):
     verifiers = stack.enter_context(pool.VerifierPool(reward, **limits))
     settings = {'reward': reward, 'completion_key': keys[0]}
     settings |= {'answer_key': keys[1]}
-    records.note(pathlib.Path(out), settings, {'completion_key': 'completion'})
+    added = {k: limits[k] for k in ('timeout_s', 'memory_mb') if k in limits}
+    added |= {'code': of_named_code([reward])}
+    earlier = added | {'completion_key': 'completion'}
+    records.note(pathlib.Path(out), settings | added, earlier)
     records.cut_torn(out)  # an interrupted line is written again
     f = stack.enter_context(open(out, 'a', encoding='utf-8'))
     bar = stack.enter_context(

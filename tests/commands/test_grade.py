@@ -103,6 +103,24 @@ def test_verdicts_of_another_field_are_not_kept(folder):
     assert run('--file=c.jsonl', cwd=folder).returncode == 0
 
 
+def test_verdicts_of_other_code_or_of_another_limit_are_not_kept(folder):
+  rewards, noted = folder / 'mine.py', folder / 'c.graded.json'
+  rewards.write_text('def one(completion, example): return 1.0')
+  flags = ['--reward=mine.py:one', '--file=c.jsonl']
+  assert run(*flags, cwd=folder).returncode == 0
+  done = run(*flags, '--timeout_s=0.5', cwd=folder)
+  assert 'begun with timeout_s=10.0, not 0.5' in done.stderr
+  rewards.write_text('def one(completion, example): return 0.0')
+  assert 'was begun with code=' in run(*flags, cwd=folder).stderr
+  # Settings of an earlier version.
+  settings = json.loads(noted.read_text())
+  settings = {
+    k: v for k, v in settings.items() if k not in ('code', 'timeout_s')
+  }
+  noted.write_text(json.dumps(settings))
+  assert run(*flags, cwd=folder).returncode == 0
+
+
 def test_settings_do_not_replace_the_output(folder):
   done = run('--file=c.jsonl', '--out=out.json', cwd=folder)
   assert done.returncode == 1 and 'out.json must end in .jsonl' in done.stderr

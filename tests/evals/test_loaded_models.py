@@ -122,11 +122,14 @@ def test_a_second_model_with_another_late_token_is_refused():
     evaluation._refuse_other_tokens(ours, '--base', theirs)
 
 
-def begun(out, model, **flags) -> None:
+ROW = {'prompt': '1+1=', 'answer': '2', 'solution': '2', 'meta': {}}
+
+
+def begun(out, model, reward='math', train=(), **flags) -> None:
   """Begins the file of answers of `evaluate`, or continues it."""
-  row = {'prompt': '1+1=', 'answer': '2', 'solution': '2', 'meta': {}}
   o = cell_settings.Options([model], ['x'], epath.Path(out), **flags)
-  (asked,) = evaluation.cells_of(o, [suites.Suite('sums', [row], 'math')])
+  suite = suites.Suite('sums', [ROW], reward, train)
+  (asked,) = evaluation.cells_of(o, [suite])
   asked.cell.begin()
 
 
@@ -168,12 +171,39 @@ def test_answers_of_other_weights_at_the_same_path_are_noticed(tmp_path):
   check_noticed(out, again, 'base_version', base=str(run), **of_folder)
 
 
+def test_verdicts_of_other_code_or_of_another_limit_are_noticed(tmp_path):
+  saved(tmp_path / 'run', **PLAIN)
+  model, rewards = str(tmp_path / 'run'), tmp_path / 'mine.py'
+  rewards.write_text('def one(*_): return 1.0')
+
+  def edit():
+    rewards.write_text('def one(*_): return 0.0')
+
+  flags = dict(model=model, reward=f'{rewards}:one')
+  check_noticed(tmp_path / 'code', edit, 'verifier', **flags)
+  begun(tmp_path / 'limit', **flags, timeout_s=0.01)
+  with pytest.raises(ValueError, match='begun with timeout_s=0.01, not 10.0'):
+    begun(tmp_path / 'limit', **flags)
+
+
+def test_other_solved_problems_of_prompts_are_noticed(tmp_path):
+  saved(tmp_path / 'run', **PLAIN)
+  train = [ROW | {'prompt': '2+2='}]
+
+  def edit():
+    train[0]['solution'] = '4'
+
+  flags = dict(model=str(tmp_path / 'run'), train=train, prompts=['qa+shots=1'])
+  check_noticed(tmp_path / 'out', edit, 'solved', **flags)
+
+
 def test_files_of_earlier_versions_without_a_version_are_continued(tmp_path):
   saved(tmp_path / 'run', **PLAIN)
   flags = dict(model=str(tmp_path / 'run'))
   begun(tmp_path, **flags)
   (path,) = (tmp_path / 'answers').glob('*.json')
   settings = json.loads(path.read_text())
-  assert settings.pop('version')
+  for key in ('version', 'timeout_s'):
+    assert settings.pop(key)
   path.write_text(json.dumps(settings))
   begun(tmp_path, **flags)

@@ -3,12 +3,20 @@
 import dataclasses
 import json
 import types
+import unicodedata
 
 import pytest
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import tokenizers
-from jaxrl_reason.evals import cells, contamination, prompts, suites, traces
+from jaxrl_reason.evals import (
+  cells,
+  contamination,
+  loading,
+  prompts,
+  suites,
+  traces,
+)
 from jaxrl_reason.run import prepare
 from jaxrl_reason.verifiers import tasks
 
@@ -55,6 +63,28 @@ def test_words_in_common():
   assert found[0].words == 'how many apples has'
   all_of_it = contamination.hits(problems, training, n=3)
   assert [h.problem for h in all_of_it] == [0, 1, 2]
+
+
+CHINESE = '小明有十二个苹果，他给了小红五个苹果，又买了三个，现在有多少个苹果？'
+THAI = 'มีแอปเปิ้ลสิบสองผลให้เพื่อนไปห้าผลแล้วซื้อเพิ่มอีกสามผลตอนนี้มีกี่ผล'
+
+
+@pytest.mark.parametrize(
+  'problem, training, hit',
+  [
+    (CHINESE, f'题目：{CHINESE}答案是十。', True),
+    (CHINESE, CHINESE[-11:] + '好。', False),  # less than 26 characters
+    (THAI, f'โจทย์: {THAI} ตอบ 10', True),
+    ('12 + 30?', '12+30', True),
+    ('12 + 30?', '12 - 30?', False),
+    ('3-1+2=', '3+1-2=', False),
+    ('café 1', unicodedata.normalize('NFD', 'Café 1'), True),
+    ('a b c d e f g h i j k l m n', 'a-b c d e f g h i j k l m', True),
+  ],
+)
+def test_common_words_of_any_script(problem, training, hit):
+  found = contamination.hits([problem], [('f:1', [training])])
+  assert bool(found) == hit
 
 
 def test_suites_by_name(tmp_path):
@@ -214,6 +244,42 @@ def test_questions_of_a_mixture_are_searched(tmp_path):
     'sums': dict(name='arithmetic', weight=1.0),
   }
   assert suites.training_of(c) == ['train: 1+2?']
+
+
+def test_questions_of_earlier_runs_and_of_other_files_are_searched(tmp_path):
+  def write(name, *rows):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    return str(path)
+
+  def begin(name, c):
+    (tmp_path / name / 'checkpoints').mkdir(parents=True)
+    (tmp_path / name / 'config.json').write_text(c.to_json_best_effort())
+    return loading.run_of(str(tmp_path / name))
+
+  for name in ('train', 'test'):
+    write(f'{name}.jsonl', {'question': f'{name} 1?', 'answer': '3'})
+  first = config_lib.default()
+  first.data.update(name='files', dir=str(tmp_path))
+  first.preference.pairs = write('pairs.jsonl', {'prompt': 'pair 1?'})
+  begin('a', first)
+  write('taught/answers/x.jsonl', {'prompt': 'taught 1?', 'completion': 'no'})
+  asked = [{'role': 'user', 'content': 'labels 1?'}]
+  c = config_lib.default()
+  c.stages, c.init_from = ('sft', 'more'), str(tmp_path / 'a')
+  c.sft.teacher = str(tmp_path / 'taught')
+  labels = write('labels.jsonl', {'prompt': asked})
+  c.named = {
+    'more': {'kind': 'reward_model', 'reward_model': {'labels': labels}}
+  }
+  found = suites.training_of(begin('b', c))
+  for name in ('train', 'pair', 'taught', 'labels'):
+    assert f'{name} 1?' in found
+  assert 'test 1?' not in found and 'no' not in found
+  c.init_from = str(tmp_path / 'gone')
+  with pytest.raises(FileNotFoundError, match='init_from=.*gone. is not there'):
+    suites.training_of(begin('c', c))
 
 
 def test_flags_of_chats_are_refused_for_plain_prompts():

@@ -22,6 +22,7 @@ from jaxrl_reason.run.records import (
   samples,
   trackers,
 )
+from jaxrl_reason.verifiers import named_code
 
 
 @pytest.fixture(scope='module')
@@ -123,12 +124,12 @@ def test_the_code_that_a_recipe_names_is_compared(tmp_path, caplog):
   rewards.write_text('def score(completion, example): return 1.0')
   config.rl.rewards.answer.reward = f'{rewards}:score'
   before = identity.of_start(values(config), 'w')
-  origin = {'named_code': identity.of_named_code(values(config))}
+  origin = {'named_code': named_code.of_named_code(values(config))}
   rewards.write_text('def score(completion, example): return 0.0')
   after = identity.of_start(values(config), 'w')
   with pytest.raises(ValueError, match=f'the code of {rewards}='):
     hosts._refuse_differing(1, before, after)
-  now = {'named_code': identity.of_named_code(values(config))}
+  now = {'named_code': named_code.of_named_code(values(config))}
   origin_lib.check('w/4', {'origin': origin}, now, same_data=True)
   assert f'another version of {rewards}' in caplog.text
   caplog.clear()
@@ -160,14 +161,14 @@ def test_code_is_compared_with_all_that_it_imports_of_its_own(
   line = 'from .deep import shared' if 'mine' in name else 'import shared'
   main.write_text(f'import json\n{line}\ndef score(*_): return shared.ONE')
   other.write_text('ONE = 1.0')
-  found = [identity.of_named_code(values(config))]
+  found = [named_code.of_named_code(values(config))]
   for path, text in ((main, 'ONE = 2.0'), (other, 'ONE = 3.0')):
     before = path.read_text()
     path.write_text(text)
-    found.append(identity.of_named_code(values(config)))
+    found.append(named_code.of_named_code(values(config)))
     path.write_text(before)
   assert len({*(json.dumps(x) for x in found)}) == 3
-  assert identity.of_named_code(values(config)) == found[0]
+  assert named_code.of_named_code(values(config)) == found[0]
 
 
 def test_a_changed_schema_of_a_grammar_is_another_origin(tmp_path):
@@ -175,15 +176,15 @@ def test_a_changed_schema_of_a_grammar_is_another_origin(tmp_path):
   for schema in ('{"type": "integer"}', '{"type": "boolean"}'):
     path.write_text(schema)
     values = {'rl': {'json_schema': str(path)}}
-    found.append(identity.of_named_code(values)[str(path)])
+    found.append(named_code.of_named_code(values)[str(path)])
   assert found[0] != found[1]
 
 
 def test_code_is_found_for_names_of_modules_and_not_for_other_texts(tmp_path):
   config = tiny_recipe.get_config()
-  assert identity.of_named_code(values(config)) == {}
+  assert named_code.of_named_code(values(config)) == {}
   config.rl.rewards.answer.reward = 'xml.sax.saxutils:escape'
-  assert list(identity.of_named_code(values(config))) == ['xml.sax.saxutils']
+  assert list(named_code.of_named_code(values(config))) == ['xml.sax.saxutils']
 
 
 @pytest.mark.parametrize('platform', ['tpu', 'cuda'])

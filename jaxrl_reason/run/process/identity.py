@@ -4,15 +4,9 @@ of_run(...)      data, tokenizer, stages, code: part of every checkpoint
 of_start(...)    config, code, jax: compared by processes that start together
 """
 
-import ast
 import functools
-import hashlib
-import importlib.util
-import json
 import pathlib
-import re
-import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -21,20 +15,13 @@ import jaxrl_reason
 from jaxrl_reason import trees
 from jaxrl_reason.config import changes
 from jaxrl_reason.data import pipeline
+from jaxrl_reason.verifiers.named_code import digest, of_named_code
 
 # Of an endless source the first SAMPLED examples are hashed, of a source with
 # more than MOST every n-th, so that a start takes no more than seconds.
 SAMPLED, MOST = 16, 20_000
-# The name of a module in a package.
-MODULE = re.compile(r'[A-Za-z_]\w*(\.[A-Za-z_]\w*)+')
 # A text whose encoding identifies a tokenizer.
 PROBE = 'The answer is \\boxed{-12.5}. Añb 数学 <|im_end|>\n  x\t~!@#$%^&*()'
-
-
-def digest(value: Any) -> str:
-  """Digests a value to sixteen hexadecimal digits."""
-  text = json.dumps(value, sort_keys=True, default=str)
-  return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def of_source(source) -> str:
@@ -70,102 +57,6 @@ def of_code() -> str:
   paths = sorted(folder.rglob('*.py'), key=str)
   texts = {str(p.relative_to(folder)): p.read_text() for p in paths}
   return f'{jaxrl_reason.__version__}+{digest(texts)}'
-
-
-def of_named_code(values: Mapping) -> dict[str, str]:
-  """Returns digests of the code and the schemas that a recipe names, by path or
-  module.
-
-  Rewards, tools, environments and judges are named 'path/to/file.py:function'
-  or 'package.module:function' (`verifiers.resolve`). The package itself is
-  digested as a whole (`of_code`).
-
-  Each digest covers the files beside it that the code imports, too.
-
-  Args:
-    values: of the config (`Record.json_values`).
-  """
-  out = {}
-  for value in _texts(values):
-    module, colon, _ = value.rpartition(':')
-    name = module if colon else value
-    path = _file_of(name, bool(colon))
-    if path is not None:
-      out[name] = digest([p.read_text() for p in _with_imports(path)])
-    elif value.endswith('.json') and pathlib.Path(value).is_file():
-      out[value] = digest(pathlib.Path(value).read_text())  # a JSON schema
-  return dict(sorted(out.items()))
-
-
-def _with_imports(path: pathlib.Path) -> list[pathlib.Path]:
-  """Returns a file and all that it imports from its folder or package."""
-  root = path.parent
-  while (root / '__init__.py').exists():
-    root = root.parent
-  # The library folders of Python are not code of the recipe.
-  package = path.relative_to(root).parts[0]
-  library = str(root) in sysconfig.get_paths().values()
-  found, left = [], [path]
-  while left:
-    path = left.pop()
-    if path not in found:
-      found.append(path)
-      left += [p for p in _imported(path, root) if not library
-               or p.relative_to(root).parts[0] == package]  # fmt: skip
-  return sorted(found)
-
-
-def _imported(path: pathlib.Path, root: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields the files below `root` that a file imports."""
-  try:
-    nodes = [*ast.walk(ast.parse(path.read_text()))]
-  except SyntaxError:
-    return  # whoever imports the file reports it
-  for node in nodes:
-    if not isinstance(node, ast.Import | ast.ImportFrom):
-      continue
-    names, level = [alias.name for alias in node.names], 0
-    if isinstance(node, ast.ImportFrom):
-      module, level = node.module or '', node.level
-      names = [module, *(f'{module}.{name}'.strip('.') for name in names)]
-    at = path.parents[level - 1] if level else root
-    for name in filter(None, names):
-      module = at.joinpath(*name.split('.'))
-      for p in (module.with_suffix('.py'), module / '__init__.py'):
-        if p.is_file():
-          yield p
-
-
-def _texts(value) -> Iterator[str]:
-  """Yields the texts in nested dictionaries and lists."""
-  if isinstance(value, dict):
-    value = list(value.values())
-  if isinstance(value, list):
-    for item in value:
-      yield from _texts(item)
-  elif isinstance(value, str):
-    yield value
-
-
-def _file_of(name: str, is_function: bool) -> pathlib.Path | None:
-  """Returns the file of 'path.py' or of an importable module.
-
-  Args:
-    is_function: the name of a function followed; without it, only the name of a
-      module in a package is taken for a module.
-  """
-  if name.endswith('.py'):
-    path = pathlib.Path(name)
-    return path.absolute() if path.is_file() else None
-  known = MODULE.fullmatch(name) or (is_function and name.isidentifier())
-  if not known or name.partition('.')[0] == jaxrl_reason.__name__:
-    return None
-  try:
-    spec = importlib.util.find_spec(name)
-  except (ImportError, ValueError):
-    return None
-  origin = spec and spec.origin
-  return pathlib.Path(origin) if origin and origin.endswith('.py') else None
 
 
 def of_run(problems, tokenizer, stages) -> dict[str, Any]:
