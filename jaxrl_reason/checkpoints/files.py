@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator
 
@@ -17,6 +18,7 @@ from etils import epath
 
 # Temporary causes: a server restarts, a handle is stale, memory is short.
 WAITS_S = (0.5, 2.0, 8.0)
+DAY_S = 86_400.0
 # Errors of the file system in messages of tensorstore and orbax.
 OF_FILES = re.compile(
   r'RESOURCE_EXHAUSTED: Error|No space left|Disk quota|Input/output error|'
@@ -47,8 +49,8 @@ def absolute(path: epath.PathLike) -> epath.Path:
 def new_folder(flag: str, target: str | os.PathLike) -> Iterator[pathlib.Path]:
   """Makes a folder that appears only after the body has filled it.
 
-  The body fills a temporary folder. If a kill leaves that folder, the next call
-  removes it.
+  The body fills a temporary folder of this process. If a kill leaves that
+  folder, a later call removes it.
 
   Args:
     flag: names the target, for messages.
@@ -62,14 +64,34 @@ def new_folder(flag: str, target: str | os.PathLike) -> Iterator[pathlib.Path]:
   target = pathlib.Path(absolute(target))
   if target.exists() and any(target.iterdir()):
     raise FileExistsError(f'{flag}={target} is not empty')
-  unfinished = target.with_name(f'.{target.name}.unfinished')
+  prefix, host = f'.{target.name}.unfinished-', socket.gethostname()
+  unfinished = target.with_name(f'{prefix}{host}-{os.getpid()}')
   shutil.rmtree(unfinished, ignore_errors=True)
   unfinished.mkdir(parents=True)
+  for other in target.parent.iterdir():
+    if other.name.startswith(prefix) and _abandoned(other, prefix + host):
+      shutil.rmtree(other, ignore_errors=True)
   try:
     yield unfinished
     os.replace(unfinished, target)
   finally:
     shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _abandoned(folder: pathlib.Path, prefix: str) -> bool:
+  """Returns True if the process that filled a temporary folder has ended. On
+  another host, that is assumed a day after the last change.
+  """
+  name, _, pid = folder.name.rpartition('-')
+  try:
+    if name != prefix:
+      return time.time() - folder.stat().st_mtime > DAY_S
+    os.kill(int(pid), 0)
+  except (ProcessLookupError, FileNotFoundError, ValueError):
+    return True
+  except PermissionError:  # of another user, who runs it
+    return False
+  return False
 
 
 @contextlib.contextmanager

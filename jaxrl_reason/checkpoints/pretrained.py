@@ -231,9 +231,10 @@ def begin(
     config = ropes.stretched(config, families.from_hf(config), rope_scale)
     source['rope_scale'] = rope_scale
   kept.mkdir(parents=True, exist_ok=True)
-  copy_small(folder, kept)
-  files.write_whole(kept / 'config.json', json.dumps(config, indent=1))
+  # First: with it, `forget` removes what a killed start has copied.
   files.write_whole(kept / SOURCE, json.dumps(source))
+  copy_small(folder, kept, without=(SOURCE,))
+  files.write_whole(kept / 'config.json', json.dumps(config, indent=1))
   files.write_whole(marker, json.dumps(config, indent=1))
   return kept
 

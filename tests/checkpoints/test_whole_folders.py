@@ -11,7 +11,7 @@ from models import hf_models as H
 from models.hf_models import torch, transformers
 
 from jaxrl_reason import sharding
-from jaxrl_reason.checkpoints import conversion, files, hf
+from jaxrl_reason.checkpoints import conversion, hf
 from jaxrl_reason.models import families, transformer, weights
 
 library = pytest.importorskip('safetensors.numpy')
@@ -274,25 +274,3 @@ def test_a_stack_is_numbered_by_its_layers():
   dense = {n for n in plan if n.endswith('mlp.gate_proj.weight')}
   assert dense == {f'model.layers.{i}.mlp.gate_proj.weight' for i in range(3)}
   assert {n.split('.')[2] for n in plan if '.experts.' in n} == {'3'}
-
-
-def test_a_killed_convert_can_be_repeated(tmp_path):
-  """The folder appears when it is complete, and remains of a killed convert are
-  removed.
-  """
-  target = tmp_path / 'out'
-  left = tmp_path / '.out.unfinished'
-  left.mkdir()
-  (left / 'model-00001-of-00002.safetensors').write_text('half')
-  with files.new_folder('--to', target) as folder:
-    assert not list(folder.iterdir()) and not target.exists()
-    (folder / 'config.json').write_text('{}')
-  assert [p.name for p in target.iterdir()] == ['config.json']
-  assert not left.exists()
-  with pytest.raises(FileExistsError, match=f'--to={target} is not empty'):
-    with files.new_folder('--to', target):
-      raise AssertionError('it would be overwritten')
-  with pytest.raises(ZeroDivisionError), files.new_folder('--to', left) as new:
-    (new / 'a').write_text('b')
-    _ = 1 / 0
-  assert sorted(p.name for p in tmp_path.iterdir()) == ['out']

@@ -105,6 +105,30 @@ def test_a_corrected_model_is_read_until_there_is_a_checkpoint(start, tmp_path):
   assert (kept / 'chat_template.json').read_text() == 'wrong'
 
 
+def test_files_of_a_model_whose_copy_was_killed_are_removed(
+  tmp_path, monkeypatch
+):
+  """The next start may have another model, with other names of files."""
+  model, workdir = tmp_path / 'model', epath.Path(tmp_path / 'w')
+  model.mkdir()
+  (model / 'config.json').write_text('{"model_type": "qwen2"}')
+  (model / pretrained.SOURCE).write_text('{}')  # of the workdir it comes from
+
+  with monkeypatch.context() as m:
+
+    def killed(folder, target, without):
+      (target / 'tokenizer.json').write_text('')
+      raise KeyboardInterrupt
+
+    m.setattr(pretrained, 'copy_small', killed)
+    with pytest.raises(KeyboardInterrupt):
+      pretrained.begin(str(model), workdir)
+  pretrained.forget(workdir)
+  kept = pretrained.begin(str(model), workdir)
+  assert {p.name for p in kept.iterdir()} == {'config.json', pretrained.SOURCE}
+  assert pretrained.begin(str(model), workdir) == kept
+
+
 def test_a_folder_of_the_user_is_not_removed(tmp_path):
   """A folder of that name was not written by a run without its source."""
   (tmp_path / pretrained.FOLDER).mkdir()
