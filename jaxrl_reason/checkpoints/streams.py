@@ -23,7 +23,7 @@ LAYOUTS = (
   'vector',  # any dimensions, flat on disk: norms, biases
   'table',  # unchanged: embeddings
   'depthwise',  # [..., taps] <-> [features, 1, taps]
-  'linear',  # [in, out...] <-> [out, in]
+  'linear',  # [in, out...] <-> [out, in], or [in] <-> [1, in]
   'output',  # [in..., out] <-> [out, in]: the attention's output
   'stacked',  # unchanged, all experts in one tensor
   'interleaved',  # the same, last dimension interleaved with another weight's
@@ -72,8 +72,11 @@ def to_disk(layout: str, ours: np.ndarray) -> np.ndarray:
 
 def _range(shape: tuple[int, ...], index: tuple[slice, ...]) -> tuple[int, int]:
   """Returns the rows [first, last) of flattened dimensions that an index
-  selects. Only the first dimension may be split, as by shardings of heads.
+  selects, one row if there are none. Only the first dimension may be split, as
+  by shardings of heads.
   """
+  if not shape:
+    return 0, 1
   bounds = [s.indices(n)[:2] for s, n in zip(index, shape)]
   if any(b != (0, n) for b, n in zip(bounds[1:], shape[1:])):
     raise ValueError(f'{shape} is split at {index}: not only in its first axis')

@@ -223,6 +223,16 @@ FAMILIES['llama4_text'] = dict(
   floor_scale=7,
   attn_scale=0.5,
 )
+FAMILIES['ernie4_5_moe'] = dict(
+  num_hidden_layers=6,
+  head_dim=6,
+  moe_layer_start_index=1,
+  moe_layer_interval=2,
+  moe_num_experts=4,
+  moe_k=2,
+  moe_num_shared_experts=1,
+  moe_intermediate_size=8,
+)
 # Families whose kinds of layers those above have as well.
 OTHERS = {
   'seed_oss': dict(num_hidden_layers=5, head_dim=6),
@@ -255,6 +265,13 @@ OTHERS = {
     num_kv_shared_layers=2,
   ),
   'qwen3_vl_text': dict(num_hidden_layers=5, head_dim=6),
+  'qwen3_vl_moe_text': dict(
+    num_hidden_layers=5,
+    head_dim=6,
+    num_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=8,
+  ),
 }
 SLOW = 'minimax_m2', 'hunyuan_v1_dense', 'apertus', *OTHERS
 FAMILIES |= OTHERS

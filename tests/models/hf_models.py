@@ -358,6 +358,17 @@ CASES = {
     dict(head_dim=12, attention_out_bias=True, mlp_bias=True),
   ),
   'ernie4_5': ('Ernie4_5', dict(head_dim=12, use_bias=True)),
+  'ernie4_5_moe': (
+    'Ernie4_5_Moe',
+    dict(
+      num_hidden_layers=3,
+      vocab_size=70,
+      moe_num_experts=6,
+      moe_k=2,
+      moe_num_shared_experts=2,
+      moe_intermediate_size=24,
+    ),
+  ),
   'dots1': (
     'Dots1',
     dict(
@@ -600,6 +611,13 @@ ODD_CASES['glm_moe_dsa'] = dict(
   first_k_dense_replace=2,
   indexer_types=['full', 'shared'] * 3,
 )
+ODD_CASES['ernie4_5_moe'] = dict(
+  head_dim=10,
+  moe_layer_start_index=2,
+  moe_layer_end_index=4,
+  moe_layer_interval=2,
+  moe_num_shared_experts=0,
+)
 ODD_CASES['glm4_moe_lite'] = dict(num_key_value_heads=3, q_lora_rank=None)
 ODD_CASES['minimax_m2'] = dict(rotary_dim=8)
 ODD_CASES['lfm2'] = dict(
@@ -709,9 +727,9 @@ def make(name: str, **others):
   return randomized(getattr(transformers, f'{kind}ForCausalLM')(config).eval())
 
 
-def make_with_images(odd: bool = False):
+def make_with_images(odd: bool = False, moe: bool = False):
   """Makes a Qwen3-VL as `make`, with a tower for images."""
-  text = SHARED | CASES['qwen3'][1]
+  text = SHARED | CASES['qwen3_moe' if moe else 'qwen3'][1]
   text |= ODD | dict(head_dim=12) if odd else {}
   text.pop('layer_types', None)
   positions = dict(mrope_section=[2, 2, 2] if odd else [3, 3, 2])
@@ -726,12 +744,13 @@ def make_with_images(odd: bool = False):
     num_position_embeddings=16,
     deepstack_visual_indexes=[0],
   )
-  config = transformers.Qwen3VLConfig(
+  name = 'Qwen3VLMoe' if moe else 'Qwen3VL'
+  config = getattr(transformers, f'{name}Config')(
     text_config=text | dict(rope_parameters=rope), vision_config=tower
   )
   config._attn_implementation = 'eager'
   torch.manual_seed(0)
-  kind = transformers.Qwen3VLForConditionalGeneration
+  kind = getattr(transformers, f'{name}ForConditionalGeneration')
   return randomized(kind(config).eval())
 
 

@@ -344,6 +344,21 @@ def test_keys_of_llama_4_are_refused_by_name(changes, said):
     families.from_hf(h | changes)
 
 
+@pytest.mark.parametrize(
+  'changes, said',
+  [
+    (dict(use_bias=True), 'use_bias=True is not .* output head would have a'),
+    (dict(moe_norm_min=0.1), 'moe_norm_min=0.1 must be at most 1e-09'),
+    (dict(moe_layer_interval=0), 'moe_layer_interval=0 must be 1 or more'),
+    (dict(moe_layer_start_index=9), 'start_index=9, .* leave one layer with'),
+  ],
+)
+def test_keys_of_ernie_4_5_are_refused_by_name(changes, said):
+  h = SHARED | FAMILIES['ernie4_5_moe'] | {'model_type': 'ernie4_5_moe'}
+  with pytest.raises(ValueError, match=said):
+    families.from_hf(h | changes)
+
+
 def test_heads_of_global_layers_are_read_in_either_form():
   h = SHARED | FAMILIES['gemma4_text, experts'] | {'model_type': 'gemma4_text'}
   own = {'head_dim': 10, 'num_key_value_heads': 2}

@@ -109,12 +109,13 @@ def test_a_text_model_is_read_out_of_a_folder_with_images(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('moe', [False, True])
 @pytest.mark.parametrize('odd', [False, True])
-def test_a_qwen3_vl_equals_its_rows_without_images(odd, tmp_path):
+def test_a_qwen3_vl_equals_its_rows_without_images(odd, moe, tmp_path):
   """Compares logits, gradients, 100 greedy tokens, and a folder that is written
   back.
   """
-  theirs = H.make_with_images(odd)
+  theirs = H.make_with_images(odd, moe)
   theirs.save_pretrained(tmp_path / 'in')
   h = hf.read_config(tmp_path / 'in')
   c = families.from_hf(h)
@@ -137,6 +138,16 @@ def test_a_qwen3_vl_equals_its_rows_without_images(odd, tmp_path):
   assert state.keys() == theirs.state_dict().keys()
   for name, x in theirs.state_dict().items():
     assert torch.equal(state[name], x), name
+  jax.tree.map(
+    np.testing.assert_array_equal, hf.load(tmp_path / 'out', c), params
+  )
+  if moe:  # written as published folders are, not as transformers does
+    shapes = []
+    for folder in 'in', 'out':
+      with hf.open_folder(tmp_path / folder) as slices:
+        name = next(n for n in slices if n.endswith('experts.down_proj'))
+        shapes.append(slices[name].get_shape()[1:])
+    assert shapes[0] == shapes[1][::-1] == [c.width, c.mlp]
 
 
 def test_another_constant_of_an_activation_is_refused(tmp_path):

@@ -55,7 +55,6 @@ CASES = [  # name, keys, similar family, words
   ('deepseek_v2', LATENT | WIDE, 'deepseek_v3;', 'latent attention'),
   ('youtu', LATENT, 'deepseek_v3;', NONE),
   ('longcat_flash', LATENT | dict(zero_expert_num=1), 'deepseek_v3,', NONE),
-  ('qwen3_vl_moe', MIXED, 'qwen3', 'experts transposed or not'),
   ('minimax', MIXED, 'minimax_m2;', 'recurrent layers'),
   ('solar', {}, 'llama;', NONE),
   ('llava', dict(vision_config={'a': 1}, text_config=TEXT), 'qwen2;', TOWERS),

@@ -25,7 +25,7 @@ form, which old and new readers understand.
 """
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
 from jaxrl_reason.models.config import Config
@@ -37,6 +37,7 @@ from jaxrl_reason.models.families import (
   deepseek_v32,
   dots1,
   ernie4_5,
+  ernie4_5_moe,
   falcon_h1,
   gemma,
   gemma2,
@@ -73,6 +74,7 @@ from jaxrl_reason.models.families import (
   qwen3_moe,
   qwen3_next,
   qwen3_vl,
+  qwen3_vl_moe,
   seed_oss,
   smollm3,
 )
@@ -113,6 +115,7 @@ FAMILIES = {
   'qwen3_next': qwen3_next,
   'seed_oss': seed_oss,
   'ernie4_5': ernie4_5,
+  'ernie4_5_moe': ernie4_5_moe,
   'dots1': dots1,
   'glm4_moe_lite': glm4_moe_lite,
   'minimax_m2': minimax_m2,
@@ -128,6 +131,7 @@ FAMILIES = {
   'cohere': cohere,
   'llama4_text': llama4_text,
   'qwen3_vl_text': qwen3_vl,
+  'qwen3_vl_moe_text': qwen3_vl_moe,
   'qwen3_5_text': qwen3_5,
   'qwen3_5_moe_text': qwen3_5_moe,
   'deepseek_v32': deepseek_v32,
@@ -204,19 +208,19 @@ def family_of(h: dict) -> str:
   return name
 
 
-def tensors_of(h: dict, names: Collection[str] = ()) -> tuple:
+def tensors_of(h: dict, slices: Mapping[str, Any] | None = None) -> tuple:
   """Returns the rows of `published.tensors` for a config.json's family.
 
   Args:
-    names: of the tensors in the folder, if it exists: those of experts may hold
-      all experts of a layer.
+    slices: of the tensors in the folder, by name, if it exists: those of
+      experts may hold all experts of a layer, in either of two orders.
   """
   family = FAMILIES[family_of(h)]
-  rows = family.TENSORS
+  rows, own = family.TENSORS, family.DEFAULTS | within.text_of(h)
   if hasattr(family, 'rows_of'):
-    rows = family.rows_of(family.DEFAULTS | within.text_of(h))
-  if any(name.endswith(tensors.WHOLE_EXPERTS) for name in names):
-    rows = tensors.with_whole_experts(rows)
+    rows = family.rows_of(own)
+  if any(name.endswith(tensors.WHOLE_EXPERTS) for name in slices or ()):
+    rows = tensors.with_whole_experts(rows, slices, own['hidden_size'])
   return tuple(row._replace(name=within.name_in(h, row.name)) for row in rows)
 
 

@@ -7,8 +7,8 @@ in that order. A row is skipped if the model has no such weight.
 """
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 
 class Row(NamedTuple):
@@ -115,21 +115,47 @@ FUSED = (
 
 
 WHOLE_EXPERTS = '.experts.gate_up_proj'
+OUT_FIRST = 'experts'  # layout of all experts, each [out, in]
 
 
-def with_whole_experts(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-  """Returns the rows of a folder whose tensors hold all experts of a layer."""
+def with_whole_experts(
+  rows: tuple[Row, ...], slices: Mapping[str, Any], width: int
+) -> tuple[Row, ...]:
+  """Returns the rows of a folder whose tensors hold all experts of a layer.
+
+  Args:
+    slices: of the tensors in the folder, by name; width: of the model.
+  """
+  if _outputs_first(slices, width):
+    rows = tuple(
+      row._replace(layout=OUT_FIRST)
+      if row.layout in ('adjoined', 'stacked') and '.experts.' in row.name
+      else row
+      for row in rows
+    )
   out = []
   for row in rows:
     stem, _, kind = row.name.partition('.experts.{}.')
     if kind == 'gate_proj.weight':
       leaves = tuple(row.leaves[0].replace('gate', x) for x in ('gate', 'up'))
-      out.append(Row(stem + WHOLE_EXPERTS, leaves, 'experts'))
+      out.append(Row(stem + WHOLE_EXPERTS, leaves, OUT_FIRST))
     elif kind == 'down_proj.weight':
-      out.append(Row(f'{stem}.experts.down_proj', row.leaves, 'experts'))
+      out.append(Row(f'{stem}.experts.down_proj', row.leaves, OUT_FIRST))
     elif kind != 'up_proj.weight':
       out.append(row)
   return tuple(out)
+
+
+def _outputs_first(slices: Mapping[str, Any], width: int) -> bool:
+  """Returns whether experts of a folder are [out, in], by the shapes of both
+  tensors of a layer. One of them may be square.
+  """
+  name = next(name for name in slices if name.endswith(WHOLE_EXPERTS))
+  other = name.replace('gate_up_proj', 'down_proj')
+  into, out = (
+    tuple(slices[x].get_shape()) if x in slices else () for x in (name, other)
+  )
+  return into[2:] == (width,) and out[1:2] == (width,)
 
 
 def shared(name: str) -> tuple[Row, ...]:

@@ -34,8 +34,6 @@ FAMILIES = {
   'phi': LAYER_NORM,
   'qwen2_5_vl': TOWERS,
   'qwen2_vl': TOWERS,
-  'qwen3_vl_moe': 'folders hold its experts transposed or not, which only the '
-  'shapes of their tensors show',
   'recurrent_gemma': RECURRENT,
   'rwkv': RECURRENT,
   't5': ENCODER,
@@ -60,6 +58,7 @@ SIGNS = {
   'index_topk': 'attention to chosen tokens is supported only for '
   'deepseek_v32 and glm_moe_dsa',
 }
+VISION = 'vl'  # word in names
 # Keys of the text model in files of models with towers.
 TEXT = 'text_config', 'llm_config', 'language_config', 'thinker_config'
 SHARED = {*keys.BASE, *values.WHOLE, *values.TABLES, 'model_type'}
@@ -125,13 +124,13 @@ def most_alike(
 
 
 def _same_start(name: str, other: str) -> float:
-  """Returns how much of two names is the same: 0 if the first words differ, and
-  more for the closer of two versions.
+  """Returns how much of two names is the same, and more for the closer of two
+  versions: 0 if the first words differ, or if one of them alone reads images.
   """
   ours, theirs = (
     re.findall(r'[a-z]+|\d+', x.removesuffix('_text')) for x in (name, other)
   )
-  if ours[:1] != theirs[:1]:
+  if ours[:1] != theirs[:1] or (VISION in ours) != (VISION in theirs):
     return 0.0
   shared = len({*ours} & {*theirs}) / len({*ours} | {*theirs})
   versions = [x[1] for x in (ours, theirs) if x[1:] and x[1].isdigit()]

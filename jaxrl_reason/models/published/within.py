@@ -26,7 +26,7 @@ WITHIN = {
     r'(vision_model|multi_modal_projector)\..*',
   ),
   **dict.fromkeys(
-    ('qwen3_5', 'qwen3_5_moe', 'qwen3_vl'),
+    ('qwen3_5', 'qwen3_5_moe', 'qwen3_vl', 'qwen3_vl_moe'),
     (
       'text_config',
       ('model.', 'model.language_model.'),
