@@ -14,9 +14,8 @@ from small import small_model
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, sharding, trees
 from jaxrl_reason.base import Batch
-from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import adapters, families, spec, transformer, weights
+from jaxrl_reason.models import adapters, families, spec
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.update import learner as learner_lib
@@ -252,73 +251,6 @@ def test_each_expert_has_its_adapter(rows, tmp_path):
     lora.save_peft(tmp_path, params, LORA, table, model.specs)
 
 
-@pytest.mark.parity
-@pytest.mark.parametrize('rslora', [False, True])
-def test_peft_reads_the_adapters(tmp_path, rslora):
-  peft = pytest.importorskip('peft')
-  transformers = pytest.importorskip('transformers')
-  torch = pytest.importorskip('torch')
-  c, base, params = small_model(qk_norm=False)
-  settings = dataclasses.replace(LORA, rslora=rslora)
-  model = adapters.attach(base, lora=settings)
-  ab = spec.init(model.specs[lora.KEY], jax.random.key(7))
-  params |= {lora.KEY: jax.tree.map(lambda x: x + 0.1, ab)}
-  hf.save(tmp_path / 'base', lora.base_of(params), c, dtype='float32')
-  table = families.FAMILIES['qwen2'].TENSORS
-  lora.save_peft(tmp_path / 'peft', params, settings, table, model.specs)
-  theirs = peft.PeftModel.from_pretrained(
-    transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'base'),
-    tmp_path / 'peft',
-  )
-  tokens = np.arange(10).reshape(2, 5)
-  with torch.no_grad():
-    wanted = theirs(torch.tensor(tokens)).logits.numpy()
-  found = logits(model, params, (tokens, tokens >= 0))
-  np.testing.assert_allclose(found, wanted, atol=1e-4)
-  config = json.loads((tmp_path / 'peft' / 'adapter_config.json').read_text())
-  assert config['target_modules'] == sorted(
-    f'{m}_proj' for m in 'q k v o gate up down'.split()
-  )
-
-
-@pytest.mark.parity
-@pytest.mark.parametrize(
-  'name',
-  'phi3 lfm2 granite4 nemotron_h falcon_h1 gemma3n gemma4_e2b llama4 '
-  'cohere'.split(),
-)
-def test_peft_reads_the_adapters_of_fused_tensors(name, tmp_path):
-  peft = pytest.importorskip('peft')
-  torch = pytest.importorskip('torch')
-  import hf_models
-
-  whole = hf_models.make(name)
-  whole.save_pretrained(tmp_path / 'base')
-  c = families.from_hf(hf.read_config(tmp_path / 'base'))
-  base, params = transformer.build(c), hf.load(tmp_path / 'base', c)
-  all_ = name not in ('nemotron_h', 'falcon_h1')  # without outputs of Mamba-2
-  out = '.*attn/o' if all_ else 'layers/attn/o'
-  targets = f'.*(attn|state)/(q|v|k|z)|{out}'
-  if name == 'llama4':
-    targets += '|(dense_layers/|.*shared_)mlp/(gate|up|down)'
-  elif not c.experts:
-    targets += '|.*(mlp|low_rank)/(gate|up|down)'
-  settings = dataclasses.replace(LORA, targets=targets)
-  model = adapters.attach(base, lora=settings)
-  ab = spec.init(model.specs[lora.KEY], jax.random.key(7))
-  params |= {lora.KEY: jax.tree.map(lambda x: x + 0.05, ab)}
-  table = families.adapted_of(hf.read_config(tmp_path / 'base'))
-  folder = tmp_path / 'peft'
-  lora.save_peft(folder, params, settings, table, model.specs, '', c.stacks)
-  theirs = peft.PeftModel.from_pretrained(whole, folder)
-  tokens = np.arange(10).reshape(2, 5)
-  valid = np.ones(tokens.shape, bool)
-  with torch.no_grad():
-    wanted = hf_models.logits(theirs, torch.tensor(tokens), torch.tensor(valid))
-  found = logits(model, params, (tokens, valid))
-  np.testing.assert_allclose(found, wanted, atol=1e-4)
-
-
 @pytest.mark.parametrize('rslora', [False, True])
 @pytest.mark.parametrize('targets', ['.*attn/(q|v)|.*mlp/.*', '.*attn/k'])
 def test_fused_tensors_have_the_product_of_their_parts(
@@ -371,20 +303,3 @@ def test_an_adapter_without_a_tensor_is_refused(trio, tmp_path):
     names = [row.name for row in families.adapted_of(h)]
     assert sum(x.endswith('.out_proj.weight') for x in names) == n
     assert not any('backbone' in x for x in names)
-
-
-@pytest.mark.parity
-def test_no_adapter_is_exported_that_peft_takes_for_an_expert():
-  of_peft = pytest.importorskip('peft.utils.transformers_weight_conversion')
-  kinds = of_peft._MODEL_TO_CONVERSION_PATTERN
-  mixtures = {
-    name: of_peft._MOE_TARGET_MODULE_MAPPING[kinds[name]]
-    for name in families.FAMILIES
-    if kinds.get(name) in of_peft._MOE_TARGET_MODULE_MAPPING
-  }
-  assert len(mixtures) > 8
-  for name, targets in mixtures.items():
-    for row in families.adapted_of({'model_type': name}):
-      module, _, leaf = row.name.removesuffix('.weight').rpartition('.')
-      if leaf in targets and 'experts.{}' not in module:  # refused as experts
-        assert row.leaves[0].rpartition('/')[2] not in weights.N_INPUTS, row
