@@ -9,7 +9,8 @@ combinations before the correct one, so their length can change.
 
 With a random reward, no length is better than another, and any slope of the
 length is a bias. The controls are the true reward, and a learning rate of
-almost 0.
+almost 0. No setting has a KL penalty (the preset `grpo` has 0.04), so that the
+loss alone differs.
 
 Claims were written before the study ran. A slope of less than 4 tokens in 100
 steps, about a tenth of the length, counts as none.
@@ -47,6 +48,7 @@ def _recipe():
   c.data.knobs = dict(max_number=8, max_target=24, max_tries=2)
   c.sft.steps = 300
   c.rl.update(steps=60, algorithm='grpo')
+  c.rl.loss.kl_coef = 0.0
   c.rl.rewards.answer.reward = 'random'
   c.rl.optimizer.lr = 2e-4
   c.eval.update(problems=64, samples=8, batch=0)
@@ -64,6 +66,7 @@ def get_study():
       'grpo_still': {'rl.optimizer.lr': 1e-9},
       'grpo_true': TRUE,
       'dr_grpo_true': {'rl.algorithm': 'dr_grpo', **TRUE},
+      'dapo_true': {'rl.algorithm': 'dapo', **TRUE},
     },
     shown=(LENGTH, WRONG, 'train/length_mean', 'eval/heldout/pass@1'),
     claims=[
@@ -78,10 +81,13 @@ def get_study():
         )
         for name in ('dr_grpo', 'dapo', 'grpo_still')
       ),
-      Claim(
-        'With the true reward, incorrect completions grow more with GRPO than '
-        'with Dr. GRPO.',
-        [Criterion(WRONG, 'grpo_true', 'dr_grpo_true', more_than=0.0)],
+      *(
+        Claim(
+          'With the true reward, incorrect completions grow more with GRPO '
+          f'than with {name}.',
+          [Criterion(WRONG, 'grpo_true', f'{name}_true', more_than=0.0)],
+        )
+        for name in ('dr_grpo', 'dapo')
       ),
     ],
   )

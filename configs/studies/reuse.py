@@ -40,7 +40,7 @@ from jaxrl_reason.studies.grid import Study, recipe_beside
 from jaxrl_reason.studies.verdicts import Claim, Criterion
 
 PASS, POOL = 'eval/heldout/pass@1', 'train/reward_mean'
-SIZES = 1024, 384, 64
+SIZES = 1024, 384, 256, 64
 
 
 def _pool(size: int) -> dict[str, str | int]:
@@ -65,9 +65,12 @@ def get_study():
         )
         for n, times in ((1024, 9), (384, 25))
       ),
-      Claim(
-        '64 problems, used 150 times, reach less than new ones.',
-        [Criterion(PASS, 'all', 'pool64', more_than=0.0)],
+      *(
+        Claim(
+          f'{n} problems, used {times} times, reach less than new ones.',
+          [Criterion(PASS, 'all', f'pool{n}', more_than=0.0)],
+        )
+        for n, times in ((256, 37), (64, 150))
       ),
       *(
         Claim(
