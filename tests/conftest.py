@@ -75,6 +75,7 @@ LONGEST = (
   'reports/test_report.py',
   'tpu/test_plan.py',
   'run/test_rollout.py',
+  'run/test_study_columns.py',
   'run/test_recipes.py',
   'run/test_pretrained.py',
   'run/test_rollout_files.py',
