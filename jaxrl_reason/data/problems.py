@@ -28,6 +28,7 @@ from jaxrl_reason.names import choice
 from jaxrl_reason.verifiers import tasks
 
 GSM8K = 'gsm8k'  # in `data.name`
+ROWS = 20_000  # that a tokenizer is trained on
 PIECES = hf_tokenizers.PIECES  # in a workdir: the tokenizer trained by the run
 
 
@@ -255,11 +256,23 @@ def make_tokenizer(
       tokenizers.write(first.read_bytes(), path)
     if path.exists():
       return tokenizers.SentencePieceTokenizer(path)
-    rows = (problems.train[i] for i in range(min(len(problems.train), 20_000)))
+    rows = _first_rows(problems)
     texts = (text for r in rows for text in (r['prompt'], r['solution']))
     return tokenizers.train_sentencepiece(texts, c.vocab, path)
   known = ('char', 'byte', 'sentencepiece', 'hf')
   raise ValueError(choice('data.tokenizer', c.tokenizer, known))
+
+
+def _first_rows(problems: Problems) -> Iterator[dict]:
+  """Yields at most ROWS training problems, of a mixture as many of each source
+  where there are more.
+  """
+  n, train = len(problems.train), [problems.train]
+  if n > ROWS and problems.parts:
+    train = [part.train for _, part in problems.parts.values()]
+  for source in train:
+    for i in range(min(len(source), n, ROWS // len(train))):
+      yield source[i]
 
 
 def tokenizer_of_run(workdir):

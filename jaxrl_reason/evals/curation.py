@@ -198,16 +198,14 @@ def _write(
     out[FAILING] = [row[i] for i in rates if rates[i]['pass_rate'] == 0]
   folder = o.asked.out
   folder.mkdir(parents=True, exist_ok=True)
-  written = []
-  for name, rows in out.items():
-    if rows or name == TRAIN:
-      written.append(folder / f'{name}.{o.form}')
-      _write_rows(written[-1], rows)
+  written = {
+    folder / f'{name}.{o.form}': rows
+    for name, rows in out.items()
+    if rows or name == TRAIN
+  }
   for path in _of_before(folder):
     if path not in written:
       path.unlink(missing_ok=True)
-  lines = ''.join(map(records.line_of, work.removed))
-  kept_files.write_whole(folder / f'{REMOVED}.jsonl', lines)
   facts |= {
     'removed': dict(collections.Counter(r['reason'] for r in work.removed)),
     'written': {name: len(rows) for name, rows in out.items()},
@@ -219,7 +217,12 @@ def _write(
       )
     ),
   }
+  # Before the rows, so that a later call knows what a stopped one has written.
   kept_files.write_whole(folder / 'report.json', json.dumps(facts, indent=1))
+  for path, rows in written.items():
+    _write_rows(path, rows)
+  lines = ''.join(map(records.line_of, work.removed))
+  kept_files.write_whole(folder / f'{REMOVED}.jsonl', lines)
   return _said(facts, folder)
 
 

@@ -259,6 +259,7 @@ def _answer(
       grade=graders[a.suite.reward],
       budgets=tuple(settings['budgets']),
       about={k: v for k, v in a.about.items() if k != 'temperature'},
+      whole=not a.variant.hint,
     )
     with jax.set_mesh(mesh):
       a.cell.fill(sampler, asked, grid, done[a.cell.path], tell)

@@ -127,6 +127,7 @@ class AnswerSampler:
     row_id: (problem [N], sample [N]) -> ids of rows, for the noise.
     budgets: tokens after which completions are also cut and judged.
     about: fields of every record.
+    whole: completions begin with the first step, so their steps are checked.
     told: returns the part of a record that other processes need.
   """
 
@@ -142,6 +143,7 @@ class AnswerSampler:
   budgets: tuple[int, ...] = ()
   about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   told: Callable[[dict], dict] = dict
+  whole: bool = True
 
   def blocks(
     self, problems: EvalSet, grid: Grid, first: int = 0
@@ -233,7 +235,7 @@ class AnswerSampler:
 
   def _judged(self, text: str, example: Mapping) -> dict[str, Any]:
     """Returns further fields that are computed from a text."""
-    sound = traces.check(text, example)
+    sound = traces.check(text, example) if self.whole else None
     stated = confidence.stated(text)
     found = {'trace': sound, 'confidence': stated}
     return {k: v for k, v in found.items() if v is not None}

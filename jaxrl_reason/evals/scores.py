@@ -233,7 +233,7 @@ def estimates(rows: Sequence[Mapping]) -> dict[str, Estimate]:
   """
   out = {}
   for name, (num, den) in sums(rows).items():
-    n = 0 if name.partition('@')[0] in (*AMOUNTS, DISTINCT) else len(num)
+    n = len(num) if _is_share(name) else 0
     out[name] = estimators.estimate(*estimators.ratio(num, den), n)
   for name, (f, parts) in _of_confidence(rows).items():
     draws = f(estimators.resampled(parts))
@@ -272,5 +272,16 @@ def differences(
     if len(a[name][0]) != len(b[name][0]):
       raise ValueError('other problems: a difference needs the same ones')
     (va, da), (vb, db) = estimators.ratio(*a[name]), estimators.ratio(*b[name])
-    out[name] = estimators.estimate(va - vb, da - db)
+    found = estimators.estimate(va - vb, da - db)
+    if va == vb and found.low == found.high and _is_share(name):
+      # None or all of the problems are solved by both: see `estimate`.
+      one = estimators.estimate(va, da, len(a[name][0]))
+      reach = one.high - one.low
+      found = estimators.Estimate(found.value, found.se, -reach, reach)
+    out[name] = found
   return out
+
+
+def _is_share(name: str) -> bool:
+  """Returns whether a metric is a share of problems or answers."""
+  return name.partition('@')[0] not in (*AMOUNTS, DISTINCT)

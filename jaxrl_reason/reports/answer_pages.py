@@ -52,12 +52,13 @@ def _mean(values: Iterable[float]) -> float | None:
 def _of_step(step: int, rows: list[dict]) -> Step:
   """Summarises the records of one step."""
   parts = defaultdict(list)
-  for row in rows:
+  judged = [row for row in rows if not signs.has_failed(row)]
+  for row in judged:
     for name, value in ((row.get('verdict') or {}).get('parts') or {}).items():
       if value is not None:
         parts[name].append(value)
   split = [
-    _mean(r['length'] for r in rows if is_right(r) == right)
+    _mean(r['length'] for r in judged if is_right(r) == right)
     for right in (True, False)
   ]
   entropies = [x for r in rows for x in _tokens(r, 'entropy') if x is not None]

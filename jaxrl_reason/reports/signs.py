@@ -6,6 +6,8 @@ import statistics
 import zlib
 from collections.abc import Mapping, Sequence
 
+from jaxrl_reason.verifiers.verdict import FAILED
+
 # Words of self-correction, https://arxiv.org/abs/2501.12948.
 REFLECTION = re.compile(
   r'\b(wait|hmm|actually|let me (check|verify|re|see)|double[- ]check|'
@@ -19,6 +21,11 @@ REPEATED = 0.2  # compressed share of a repetitive text
 SHORT = 16  # least characters for the test of short texts
 ENV = 'env'  # the reward part of an environment
 RUN = 4  # words of a sequence, or characters of a short text
+
+
+def has_failed(row: Mapping) -> bool:
+  """Returns whether the verification of an answer failed."""
+  return (row.get('verdict') or {}).get('status') in FAILED
 
 
 def is_right(row: Mapping) -> bool:
@@ -49,7 +56,8 @@ def of(row: dict) -> dict[str, bool]:
   """Returns the signs of a record by name."""
   text = row.get('completion', '')
   verdict = row.get('verdict') or {}
-  parts = verdict.get('parts') or {}
+  # A verification that failed, by a timeout say, may have some of the parts.
+  parts = {} if has_failed(row) else verdict.get('parts') or {}
   parts = {k: v for k, v in parts.items() if v is not None}
   return {
     'repeats': repeats(text),

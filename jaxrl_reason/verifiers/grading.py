@@ -104,7 +104,7 @@ def summary(verdicts: list[Verdict], seconds: float, new: int) -> str:
     'status: ' + ', '.join(f'{k} {n}' for k, n in counts.most_common()),
   ]
   parts = collections.defaultdict(list)
-  for verdict in verdicts:
+  for verdict in (v for v in verdicts if v.valid):
     for name, score in (verdict.parts or {}).items():
       parts[name].append(score)
   lines += [f'{k}: {sum(v) / len(v):.4f}' for k, v in parts.items()]

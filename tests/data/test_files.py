@@ -313,6 +313,18 @@ def test_no_source_trains_on_what_another_holds_out(tmp_path):
     problems.load(c.changed({'chain': 1, 'sources': both}), 0)
 
 
+def test_a_tokenizer_is_trained_on_every_source(tmp_path, monkeypatch):
+  monkeypatch.setattr(problems, 'ROWS', 8)
+  sources = {}
+  for name in ('one', 'two'):
+    rows = [{'question': f'{name} {i}', 'answer': i} for i in range(40)]
+    file = write(tmp_path / f'{name}.jsonl', rows)
+    sources[name] = dict(dir=str(file), files=dict(heldout=0.5))
+  c = config_lib.Data().changed({'name': 'files', 'sources': sources})
+  found = prompts(problems._first_rows(problems.load(c, 0)))
+  assert len(found) == 8 and {text.split()[0] for text in found} == {*sources}
+
+
 def test_a_data_section_names_it(tmp_path):
   c = config_lib.default().data
   c.name = 'files'

@@ -135,6 +135,24 @@ def test_files_of_an_earlier_call_are_removed(folder):
     run(f'--file={out}/train.jsonl', f'--out={out}')
 
 
+def test_files_of_a_call_that_was_stopped_are_removed(folder, monkeypatch):
+  """Training would hold out its test file."""
+  write = curation._write_rows
+
+  def stopped(path, rows):
+    write(path, rows)
+    if path.stem == 'test':
+      raise KeyboardInterrupt
+
+  monkeypatch.setattr(curation, '_write_rows', stopped)
+  with pytest.raises(KeyboardInterrupt):
+    run(*flags(folder, 'out', '--heldout=0.2'))
+  assert (folder / 'out' / 'test.jsonl').exists()
+  monkeypatch.setattr(curation, '_write_rows', write)
+  run(*flags(folder, 'out'))
+  assert not (folder / 'out' / 'test.jsonl').exists()
+
+
 def test_any_row_that_is_read_is_written(tmp_path):
   """Dates of Parquet and lone surrogates in other fields do not stop it."""
   parquet = pytest.importorskip('pyarrow.parquet')

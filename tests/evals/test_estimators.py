@@ -259,6 +259,10 @@ def test_differences_are_paired():
   one = scores.differences(of(2), of(1))['pass@1']
   assert one.value == pytest.approx(0.25) and one.se < 1e-12
   assert scores.estimates(of(1))['pass@1'].se > 0.02
+  for score in (0.0, 1.0):
+    rows = [row(i, s, score) for i in range(30) for s in (1, 2)]
+    same = scores.differences(rows, rows)['pass@1']
+    assert (same.value, same.low) == (0, -same.high) and same.high > 0.1
   with pytest.raises(ValueError, match='other problems'):
     scores.differences(of(1), of(1)[:-4])
 

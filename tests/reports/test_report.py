@@ -456,6 +456,13 @@ def test_signs_of_bad_answers_are_found():
   assert not signs.disagree({'math': 1.0, 'format': 0.0})
   assert not signs.disagree({'math': 1.0, 'env': -0.05, 'short': 0.4})
   assert not signs.disagree({'math': 1.0, 'env': 0.0})
+  parts = {'format': 1.0, 'math': 0.0, 'exact': 1.0}
+  for status, found in (('parsed', True), ('timeout', False)):
+    verdict = {'score': 0.0, 'status': status, 'parts': parts}
+    row = {'completion': 'x', 'problem': 0, 'length': 1, 'verdict': verdict}
+    assert signs.of(row)['disagree'] == found
+    step = answers._of_step(0, [row])
+    assert bool(step.parts) == found
 
 
 def test_rising_metrics_raise_alarms(tmp_path):
