@@ -43,7 +43,7 @@ def alive(pid: int) -> bool:
   try:
     with open(f'/proc/{pid}/stat') as f:
       return f.read().rsplit(')', 1)[1].split()[0] != 'Z'
-  except FileNotFoundError:
+  except (FileNotFoundError, ProcessLookupError):  # it ends before the read
     return False
 
 
