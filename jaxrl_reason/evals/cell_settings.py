@@ -80,13 +80,13 @@ def of(
   suite: Suite,
   variant: prompts.Variant,
   temperature: float,
-  of_weights: Mapping[str, str],
+  of_model: Mapping[str, str],
 ) -> dict[str, Any]:
   """Returns all settings that the answers of a cell depend on, without settings
   of the computation (batch, devices).
 
   Args:
-    of_weights: see `versions`.
+    of_model: `versions`, and `prompts.template_of` of the variant.
   """
   run_config = loading.run_of(model)
   max_new = o.max_new
@@ -108,8 +108,7 @@ def of(
     'budgets': sorted(o.budgets),
     'base': loading.full_name(o.base) if o.base else None,
     **{k: getattr(o, k) for k in same},
-    **prompts.template_of(variant, model, run_config),
-    **of_weights,
+    **of_model,
     **_verified(o, suite),
     **prompts.solved_of(variant, suite),
     **forced(o),

@@ -114,12 +114,14 @@ def _plan(
   variants = [prompts.parse(text) for text in o.prompts]
   seen = set()
   for model in models:
-    of_weights = cell_settings.versions(o, model)
+    of_weights, run = cell_settings.versions(o, model), loading.run_of(model)
+    templates = [prompts.template_of(v, model, run) for v in variants]
     for suite in asked:
-      for variant in variants:
+      for variant, template in zip(variants, templates):
+        of_model = of_weights | template
         for temperature in o.temperatures:
           settings = cell_settings.of(
-            o, model, suite, variant, temperature, of_weights
+            o, model, suite, variant, temperature, of_model
           )
           parts = (model, suite.name, variant.name, f't{temperature:g}')
           name = '--'.join(map(slug, parts))

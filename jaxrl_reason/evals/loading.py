@@ -273,7 +273,7 @@ def _steered(name: str, dtype: str | None, mesh) -> Loaded:
   model = found.model
   if own is None:
     model = adapters.attach(model, steering=True)
-  version = _with_file(found.version, file)
+  version = version_of(name)
   return dataclasses.replace(
     found, name=name, model=model, params=params, version=version
   )
@@ -306,7 +306,7 @@ def _changed(name: str, dtype: str | None, mesh) -> Loaded:
     return jax.device_put(total.astype(x.dtype), x.sharding)
 
   params = trees.unflatten({k: changed(k, x) for k, x in params.items()})
-  version = _with_file(found.version, file)
+  version = version_of(name)
   return dataclasses.replace(found, name=name, params=params, version=version)
 
 
@@ -337,7 +337,7 @@ def _sum_of(name: str, dtype: str | None, mesh) -> Loaded:
     model=model,
     params={str(i): f.params for i, f in enumerate(found)},
     shape=dataclasses.replace(found[0].shape, vocab=vocab),
-    version='+'.join(f.version for f in found),
+    version=version_of(name),
   )
 
 
