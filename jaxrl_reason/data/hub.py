@@ -122,12 +122,12 @@ def _pattern(path: str) -> re.Pattern:
   """Returns the expression of a path with `*`, which matches no `/`, and `**`,
   which matches any folders or none.
   """
-  out, end = '', 0
-  for m in GLOB.finditer(path.removeprefix('./')):
-    out += re.escape(m.string[end : m.start()])
+  path, out, end = path.removeprefix('./'), '', 0
+  for m in GLOB.finditer(path):
+    out += re.escape(path[end : m.start()])
     out += REGEX.get(m[0]) or m[0].replace('[!', '[^', 1)
     end = m.end()
-  return re.compile(out + re.escape(path.removeprefix('./')[end:]))
+  return re.compile(out + re.escape(path[end:]))
 
 
 def _refuse_empty(name: str, chosen: str, splits: dict[str, list]) -> None:

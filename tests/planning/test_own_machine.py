@@ -44,7 +44,7 @@ def fitted(folder, monkeypatch, gib: float) -> dict:
 
 
 def test_less_memory_takes_more_of_what_saves_it(folder, monkeypatch):
-  """Of the same batch: first micro-batches, then one device of the CPU, then
+  """The same batch takes first micro-batches, then one device of the CPU, then
   adapters.
   """
   seen = [fitted(folder, monkeypatch, 64 / 4**i) for i in (2, 3, 4)]

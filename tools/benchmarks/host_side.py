@@ -124,7 +124,7 @@ class Host:
     hosts.gather(None)
     wall, cpu = time.monotonic() - begun, used() - before
     self._out.put(('join', self._me, wall, cpu))
-    self._timed('heartbeats, of a second', 1, lambda: time.sleep(10))
+    self._timed('heartbeats, of a second', 10, lambda: time.sleep(1))
     metrics = {f'train/metric_{i}': i / 7 for i in range(METRICS)}
     self._timed('gather metrics', 5, lambda: hosts.gather(metrics))
     own = np.arange(self._me, 256 * 64, self._n)
@@ -132,13 +132,11 @@ class Host:
     tree = [verdicts, verdicts > 0, verdicts[:, None]]
     self._timed('verdicts', 5, lambda: hosts.all_rows(own, tree))
     home = pathlib.Path(self._folder) / str(self._me)
+    name = f'ab/1.{self._me}.{self._n}'
     (home / 'ab').mkdir(parents=True)
-    (home / 'ab' / f'1.{self._me}.{self._n}').write_bytes(
-      bytes(self._args.megabytes << 20)
-    )
+    (home / name).write_bytes(bytes(self._args.megabytes << 20))
     sent = parcels.Parcels(home)
     to = (self._me + self._n // 2) % self._n
-    name = f'ab/1.{self._me}.{self._n}'
     self._timed('copy to another host', 1, lambda: sent.put(to, name))
     hosts.gather(None)
     if self._me == self._n - 1:
@@ -178,9 +176,8 @@ def show_parts(found: list[tuple], n: int) -> None:
   print(f'{n} processes              wall s  CPU s of 0  of another  of all')
   for name in dict.fromkeys(part for part, *_ in found):
     own = {me: (wall, cpu) for part, me, wall, cpu in found if part == name}
-    scale = 10 if name.startswith('heartbeats') else 1
-    wall = max(wall for wall, _ in own.values()) / scale
-    cpu = {me: cpu / scale for me, (_, cpu) in own.items()}
+    wall = max(wall for wall, _ in own.values())
+    cpu = {me: cpu for me, (_, cpu) in own.items()}
     other = np.median([x for me, x in cpu.items() if me])
     print(
       f'{name:26}{wall:8.3f}{cpu[0]:12.3f}{other:12.3f}{sum(cpu.values()):8.2f}'
@@ -219,7 +216,6 @@ def rewards(args) -> None:
   ]
   parts['decode'] = used() - before
   example = {'answer': '355/113', 'prompt': 'What is x?', 'meta': {}}
-  before = used()
   children = used(resource.RUSAGE_CHILDREN)
   with VerifierPool('math', workers=args.workers, timeout_s=30.0) as pool:
     pool.map([(texts[0], example)] * args.workers)  # its imports
