@@ -234,6 +234,9 @@ class _Zygote:
     while (self.judges or self.cleaners) and time.monotonic() < end:
       time.sleep(0.01)
       self._reap()
+    for pid in self.cleaners:  # two that remove a folder disturb each other
+      os.kill(pid, signal.SIGKILL)
+      os.waitpid(pid, 0)
     if not self.cell.has('namespaces'):
       folders.remove(self.folder)  # the caller may have ended before
 
