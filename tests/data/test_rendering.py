@@ -70,10 +70,14 @@ def test_a_date_in_a_template_is_not_that_of_the_call(tmp_path):
   for run, want in ((None, own), (c, '2020-01-02')):
     written = evaluated(run, tokenizer, folder, [{'prompt': '1+1='}], 'chat')
     assert tokenizer.decode(written.ids[0]) == f'{want} 1+1='
-    assert prompts.day(chats, run) == {'day': want}
-  assert prompts.day(prompts.parse(prompts.OWN), None) == {'day': own}
+    settings = prompts.template_of(chats, str(folder), run)
+    assert settings == chat.settings_of(chat.load(folder, want))
+    assert settings['day'] == want
+  settings = prompts.template_of(prompts.parse(prompts.OWN), str(folder), None)
+  assert settings['day'] == own
   plain = prompts.parse('none'), prompts.parse(prompts.OWN)
-  assert [prompts.day(v, c) for v in plain] == [{}, {}]
+  shown = [prompts.template_of(v, str(folder), c) for v in plain]
+  assert shown == [{}, {}]
 
 
 def pairs_of(c, folder):
