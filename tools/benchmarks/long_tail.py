@@ -97,8 +97,7 @@ def counted(model: Model, rows: list[int]) -> Model:
 
 def modes(samples: int) -> dict[str, tuple[int, dict]]:
   """Returns name -> (stop token, arguments of `generate`)."""
-  few = {f'{n} slots': n for n in (samples // 2, samples // 4, samples // 8)}
-  few = {k: n for k, n in few.items() if n}
+  few = {f'{n} slots': n for n in (16, 8, 4, 2, 1) if n < samples}
   return {
     'plain loop': (-1, {}),
     'early exit': (STOP, {}),
