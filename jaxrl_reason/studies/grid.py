@@ -43,12 +43,14 @@ class Tuning:
     factors: the values tried are the setting's own times these.
     metric: the largest final mean is chosen.
     seeds: number of seeds, those after the seeds of the study.
+    copies: setting -> the setting whose chosen value it has, for controls.
   """
 
   key: str
   factors: Sequence[float]
   metric: str
   seeds: int = 2
+  copies: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,6 +219,12 @@ def _check_tuning(study: Study) -> None:
       f'tuning of {t.key} needs at least one factor and one seed; it has '
       f'factors={t.factors!r} and seeds={t.seeds}'
     )
+  for name, source in t.copies.items():
+    if not {name, source} <= study.settings.keys() or source in t.copies:
+      raise ValueError(
+        f'tuning of {t.key}: copies[{name!r}]={source!r} must name two '
+        'settings, of which the second is tuned'
+      )
   for name in study.settings:
     value = _value(study, name)
     if not rules.is_number(value):
@@ -316,6 +324,7 @@ def trials(study: Study) -> Study | None:
   settings = {
     f'{name}~{factor:g}': {**changes, t.key: _value(study, name) * factor}
     for name, changes in study.settings.items()
+    if name not in t.copies
     for factor in t.factors
   }
   seeds = dict(seeds=t.seeds, first_seed=study.first_seed + study.seeds)
@@ -351,14 +360,18 @@ def tuned(study: Study, score: Callable[[str], float]) -> Study:
   Raises:
     ValueError: no value of a setting has a score.
   """
-  settings, tried = {}, trials(study).settings
-  for name, changes in study.settings.items():
+  chosen, tried, t = {}, trials(study).settings, study.tuning
+  for name in filter(lambda name: name not in t.copies, study.settings):
     scores = {k: score(k) for k in tried if k.rpartition('~')[0] == name}
     best = max(scores, key=scores.get)
     if not math.isfinite(scores[best]):
       raise ValueError(
-        f'setting {name!r}: with every value of {study.tuning.key}, a run has '
-        f'diverged or lacks the metric {study.tuning.metric!r}'
+        f'setting {name!r}: with every value of {t.key}, a run has diverged or '
+        f'lacks the metric {t.metric!r}'
       )
-    settings[name] = {**changes, **tried[best]}
+    chosen[name] = tried[best][t.key]
+  settings = {
+    name: {**changes, t.key: chosen[t.copies.get(name, name)]}
+    for name, changes in study.settings.items()
+  }
   return dataclasses.replace(study, settings=settings)

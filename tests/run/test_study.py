@@ -420,6 +420,10 @@ def test_invalid_studies_are_refused():
       dict(tuning=Tuning('rl.optimizer.lr', (1,), 'm', seeds=0)),
       'at least one factor and one seed',
     ),
+    (
+      dict(tuning=Tuning('rl.optimizer.lr', (1,), 'm', copies={'wild': 'x'})),
+      "copies\\['wild'\\]='x' must name two settings",
+    ),
     (dict(claims=[Claim('', [of_gain])]), 'of_gain'),
   ):
     with pytest.raises(ValueError, match=words):
@@ -557,10 +561,13 @@ def test_stages_are_compared(tmp_path):
 def test_a_number_is_tuned_on_seeds_that_are_not_evaluated(
   tmp_path, monkeypatch
 ):
-  """Every setting has its own best value, which the study then uses."""
+  """Every setting has its own best value, which the study then uses. A control
+  has that of another setting.
+  """
   key, seen = 'rl.optimizer.lr', []
-  settings = {'one': {}, 'two': {key: 3e-3}}
-  tuning = Tuning(key, (0.5, 1, 4), 'm', seeds=2)
+  settings = {'one': {}, 'two': {key: 3e-3}, 'control': {'rl.top_k': 3}}
+  copies = {'control': 'one'}
+  tuning = Tuning(key, (0.5, 1, 4), 'm', seeds=2, copies=copies)
   s = study(settings=settings, seeds=3, tuning=tuning)
   scores = {'one~0.5': 2.0, 'one~1': 1.0, 'one~4': 0.0, 'two~4': 1.0}
   scores['two~1'] = 3.0  # of one seed; the other has diverged
@@ -591,6 +598,9 @@ def test_a_number_is_tuned_on_seeds_that_are_not_evaluated(
   assert {c.seed for c in grid.cells(used, 'W')} == {0, 1, 2}
   assert used.settings['one'][key] == pytest.approx(lr / 2)
   assert used.settings['two'][key] == pytest.approx(1.2e-2)
+  assert used.settings['control'] == {
+    'rl.top_k': 3, key: pytest.approx(lr / 2)
+  }  # fmt: skip
 
 
 def test_values_that_a_difference_cannot_have():
