@@ -35,6 +35,17 @@ def test_intervals_are_those_of_student():
   assert math.isnan(fits.over([1.0]).half)
 
 
+@pytest.mark.parametrize('bound', [0.0, 0.2])
+def test_equal_differences_have_the_sign_test(bound):
+  """Without spread, t has no error, and n seeds alone decide."""
+  for n in (2, 5, 6):
+    values = [bound + (0.55 - 0.3), *[bound + 0.25] * (n - 1)]  # rounded apart
+    got = decided(values, more_than=bound)
+    assert got.for_it == pytest.approx(0.5**n)
+    assert decided(values, less_than=bound).against_it == pytest.approx(0.5**n)
+  assert decided([bound] * 5, more_than=bound).for_it == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize('bound', [-0.1, 0.0, 0.2, 0.5])
 def test_one_sided_tests_are_those_of_scipy(bound):
   for key, way in ('more_than', 'greater'), ('less_than', 'less'):
@@ -69,8 +80,9 @@ def test_margins_may_be_shares_of_a_gain():
 @pytest.mark.parametrize(
   'values, verdict',
   [
-    ([0.1] * 3, verdicts.HOLDS),  # without variance
-    ([-0.1] * 3, verdicts.NOT),
+    ([0.1] * 6, verdicts.HOLDS),  # without variance
+    ([-0.1] * 6, verdicts.NOT),
+    ([0.1] * 5, verdicts.UNKNOWN),  # p 0.031
     ([0.0] * 3, verdicts.UNKNOWN),
     ([0.1], verdicts.UNKNOWN),  # one seed has no variance
     ([], verdicts.UNKNOWN),

@@ -149,15 +149,26 @@ class Evaluation:
 _TEXTS = ('prompt', 'completion', 'conversation', 'meta')
 
 
+def names(n: int) -> list[str]:
+  """Lists the metrics of an evaluation with n random samples. Those after
+  `truncated` are only of some tasks.
+  """
+  ks = estimators.powers(n)
+  of_draws = [f'{x}@{k}' for x in ('cot_pass', scores.DISTINCT) for k in ks]
+  first = ['greedy', *(f'pass@{k}' for k in ks), f'maj@{n}']
+  return [
+    *first,
+    'length',
+    'invalid',
+    'truncated',
+    *of_draws,
+    *scores.CONFIDENCE,
+  ]
+
+
 def values(rows: Sequence[Mapping]) -> dict[str, float]:
   """Summarises the records of an evaluation for metrics.jsonl."""
   found = scores.values(rows)
   n = max(row['sample'] for row in rows)
-  names = ['greedy', *(f'pass@{k}' for k in estimators.powers(n)), f'maj@{n}']
-  names += ['length', 'invalid', 'truncated']
-  names += [
-    k for k in found if k.partition('@')[0] in ('cot_pass', scores.DISTINCT)
-  ]
   # Without incorrect answers, for example, there is no area under a curve.
-  names += [k for k in scores.CONFIDENCE if np.isfinite(found.get(k, np.nan))]
-  return {k: found[k] for k in names}
+  return {k: found[k] for k in names(n) if np.isfinite(found.get(k, np.nan))}

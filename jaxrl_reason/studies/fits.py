@@ -9,11 +9,14 @@ assumes independent points, so it is too small. Use the error over seeds
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 from scipy import special
+
+SAME = 1e-9  # relative difference of equal values, which are rounded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +44,14 @@ class Value:
   @property
   def above(self) -> float:
     """Returns the probability of a mean as large as this one if it were 0 (one
-    side of a t test); nan for a single value.
+    side of a t test); nan for a single value. If all values are equal, it is
+    that of a sign test, since they show no spread.
     """
     if math.isnan(self.error):
       return math.nan
-    if self.error == 0:  # all values are equal
-      return 0.5 * (1 - np.sign(self.mean))
+    if self.error <= SAME * abs(self.mean):
+      below = 0.5**self.n
+      return below if self.mean > 0 else 1 - below if self.mean < 0 else 0.5
     return float(special.stdtr(self.n - 1, -self.mean / self.error))
 
 
@@ -88,8 +93,12 @@ def line(x: Sequence[float], y: Sequence[float]) -> Line | None:
 
 
 def power(x: Sequence[float], reward: Sequence[float]) -> dict[str, float]:
-  """Fits 1 - R = c x^-b; {} if too few rewards are below 1."""
-  kept = [(a, r) for a, r in zip(x, reward) if a > 0 and r < 1]
+  """Fits 1 - R = c x^-b to the rewards before the first of 1, which has no
+  logarithm; {} for too few of them. Later rewards below 1 alone would be a
+  selection.
+  """
+  before = itertools.takewhile(lambda point: point[1] < 1, zip(x, reward))
+  kept = [(a, r) for a, r in before if a > 0]
   found = line(
     [math.log(a) for a, _ in kept], [math.log(1 - r) for _, r in kept]
   )

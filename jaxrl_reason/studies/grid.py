@@ -20,6 +20,8 @@ from jaxrl_reason.config import Run, recipe_file, recipes, rules
 from jaxrl_reason.config import changes as changes_lib
 from jaxrl_reason.config.run import NO_ROLLOUTS
 from jaxrl_reason.names import nearest_path
+from jaxrl_reason.studies import metric_names
+from jaxrl_reason.studies.metric_names import START, TARGET
 from jaxrl_reason.studies.verdicts import Claim
 
 # Sections that the warm start reads, beside those of the kinds of its stages.
@@ -197,18 +199,30 @@ def check(study: Study) -> None:
       if name not in study.settings:
         near = config_lib.nearest(name, study.settings)
         raise ValueError(f'a claim names {name!r}, which is no setting.{near}')
-    if criterion.metric.startswith('target/') and not criterion.over:
+    if not criterion.metric.startswith((TARGET, START)):
+      continue
+    if not criterion.over:
       raise ValueError(
         f'a claim about {criterion.metric} of {criterion.of!r} names no other '
-        'setting: it has no value before the run'
+        'setting: the metric does not change during the run'
       )
-    if criterion.metric.startswith('target/') and criterion.of_gain:
+    if criterion.of_gain:
       raise ValueError(
         f'a claim about {criterion.metric} of {criterion.of!r} has of_gain: '
-        'the metric has no first value, and so no gain. Set of_gain=False'
+        'the metric has no gain. Set of_gain=False'
       )
+  configs = [_changed(study, *setting) for setting in study.settings.items()]
+  metric_names.check(_compared(study), configs, study.old)
   if study.tuning:
     _check_tuning(study)
+
+
+def _compared(study: Study) -> list[str]:
+  """Lists the metrics that a study names."""
+  criteria = [c for claim in study.claims for c in claim.criteria]
+  tuned = [study.tuning.metric] if study.tuning else []
+  metrics = (c.metric for c in criteria)
+  return [*study.shown, study.target[0], *tuned, *metrics]
 
 
 def _check_tuning(study: Study) -> None:

@@ -25,9 +25,23 @@ def study_of(flags: Any) -> Study:
       study = dataclasses.replace(study, **{flag: value})
   if flags.settings:
     study = _only(study, command.listed('--settings', flags.settings, str))
+  for path, _ in map(changes.parsed, flags.changes):
+    _refuse_without_effect(study, path)
   recipe = copy.deepcopy(study.recipe)
   changes.apply(recipe, flags.changes)
   return dataclasses.replace(study, recipe=recipe)
+
+
+def _refuse_without_effect(study: Study, path: str) -> None:
+  """Refuses a change of a key that every setting sets itself."""
+  if all(
+    any(f'{path}.'.startswith(f'{key}.') for key in changed)
+    for changed in study.settings.values()
+  ):
+    raise ValueError(
+      f'--config.{path} has no effect: every setting of the study sets it. '
+      'Change it in the study, or leave it out'
+    )
 
 
 def _only(study: Study, names: tuple[str, ...]) -> Study:

@@ -5,7 +5,8 @@ import pathlib
 from etils import epath
 
 from jaxrl_reason.studies import fits, verdicts
-from jaxrl_reason.studies.results import REWARD, STEPS_TO, TOKENS_TO, Found
+from jaxrl_reason.studies.metric_names import STEPS_TO, TOKENS_TO
+from jaxrl_reason.studies.results import REWARD, Found
 
 ACROSS = 4  # panels of a row
 ROOM = 18  # lines of a column of a legend
@@ -33,7 +34,8 @@ def table(found: Found) -> str:
     '',
     *_targets(found),
     '',
-    '1 - R = c steps^-b and R = -a e^H + b, of every interval',
+    '1 - R = c steps^-b, before the first interval with a reward of 1, and '
+    'R = -a e^H + b, of every interval',
     '',
     *_fits(found),
   ]
@@ -48,7 +50,10 @@ def _claims(found: Found) -> list[str]:
   for claim, decided in found.decided():
     rows.append([claim.text, '', verdicts.of_claim(decided)])
     for d in decided:
-      rows.append([f'- {d.criterion}', d.effect, f'{d.verdict}, {_p(d)}'])
+      said = f'{d.verdict}, {_p(d)}'
+      if d.left_out:
+        said = f'{d.verdict}, {d.left_out} seeds diverged or without a value'
+      rows.append([f'- {d.criterion}', d.effect, said])
   names = ['claim', 'effect', 'verdict']
   return [*_rows(names, rows), ''] if rows else []
 

@@ -11,13 +11,20 @@ from jaxrl_reason.reports import pass_at_k as passk
 from jaxrl_reason.run.records import events
 from jaxrl_reason.studies import fits, verdicts
 from jaxrl_reason.studies.grid import Study
+from jaxrl_reason.studies.metric_names import (
+  EVAL,
+  GAIN,
+  LEAD,
+  OLD,
+  SLOPE,
+  START,
+  STEPS_TO,
+  TARGET,
+  TOKENS_TO,
+)  # fmt: skip
 from jaxrl_reason.studies.telling import DIVERGED
 
 REWARD, ENTROPY, TOKENS = 'train/reward_mean', 'train/entropy', 'train/tokens'
-TARGET = 'target/'
-STEPS_TO, TOKENS_TO = TARGET + 'steps', TARGET + 'tokens'
-# Begin the names of computed columns.
-SLOPE, OLD, START = 'slope/', 'old/', 'start/'
 SLOPE_STEPS = 100  # unit of a slope
 
 
@@ -28,9 +35,11 @@ class Told:
   Attributes:
     rows: of its metrics; diverged: whether it ended with numbers that are not
       finite.
-    last: last value of every metric, the columns of `_slopes` and `_old`, and
-      the first value of every evaluation as `start/<metric>`.
-    first: first value of every metric: evaluations before step 1; slopes are 0.
+    last: last value of every metric, the columns of `_slopes`, `_old` and
+      `_leads`, and of every metric of evaluations the first value as
+      `start/<metric>` and the gain as `gain/<metric>`.
+    first: first value of every metric: evaluations before step 1; slopes, leads
+      and gains are 0.
     reached: whether the run comes to the target. `last` has the steps and
       tokens until then, as `target/steps` and `target/tokens`; if it does not
       come there, those of the whole run, which are fewer than it would take.
@@ -109,8 +118,8 @@ class Found:
 
   def effects(self, c: verdicts.Criterion) -> verdicts.Effects:
     """Returns the differences of a criterion by seed, and gains of `over`. A
-    ratio needs values above 0, and a seed without them is left out. Costs to a
-    target are those of all runs that have not diverged.
+    seed with a run that has diverged or lacks the metric is left out, and of a
+    ratio one with a value of 0. Costs to a target lack only diverged runs.
     """
     of, over = self.ended(c.of), self.ended(c.over or c.of)
     values, gains = [], []
@@ -123,13 +132,32 @@ class Found:
         continue
       values.append(math.log(a / b) if c.ratio else a - b)
       gains.append(b - over[seed].first.get(c.metric, math.nan))
+    seeds = len(self.told[c.of].keys() & self.told[c.over or c.of].keys())
     if not c.metric.startswith(TARGET):
-      return verdicts.Effects(values, gains)
+      return verdicts.Effects(values, gains, left_out=seeds - len(values))
     costs = [
       [(t.last[c.metric], t.reached) for t in runs.values()]
       for runs in (of, over)
     ]
-    return verdicts.Effects(values, gains, tuple(costs))
+    left_out = seeds - len(of.keys() & over.keys())
+    return verdicts.Effects(values, gains, tuple(costs), left_out)
+
+  def lacking(self) -> list[tuple[str, str]]:
+    """Lists (setting, metric) of the criteria for which no run that ended has
+    the metric.
+    """
+    pairs = [
+      (name, c.metric)
+      for claim in self.study.claims
+      for c in claim.criteria
+      for name in filter(None, (c.of, c.over))
+    ]
+    return [
+      (name, metric)
+      for name, metric in dict.fromkeys(pairs)
+      if (runs := self.ended(name).values())
+      and not any(metric in t.last for t in runs)
+    ]
 
   def decided(self) -> list[tuple[verdicts.Claim, list[verdicts.Decided]]]:
     """Decides the claims of the study, corrected for all their criteria."""
@@ -217,6 +245,7 @@ class Found:
               'effect': plain(d.effect),
               'p': d.for_it,
               'p_against': d.against_it,
+              'left_out': d.left_out,
             }
             for d in parts
           ],
@@ -257,15 +286,17 @@ def read(
     'power': fits.power(steps, rewards),
     'entropy': fits.entropy_law(*zip(*both)) if both else {},
   }
-  evaluated = workdirs.read(folder).evaluations
-  curves = [_curves(e) for e in evaluated] or [{}]
+  curves = [_curves(e) for e in workdirs.read(folder).evaluations] or [{}]
   steps, tokens, came = to_target(rows, *target)
-  last = {k: v for row in rows for k, v in row.items()}
-  first = {k: v for row in reversed(rows) for k, v in row.items()}
-  slopes = _slopes(rows)
-  last |= _old(last, old) | slopes
-  first |= _old(first, old) | dict.fromkeys(slopes, 0.0)
-  begun = {START + k: v for k, v in first.items() if k.startswith('eval/')}
+  last, first = _ends(rows)
+  last |= _old(last, old)
+  first |= _old(first, old)
+  evaluated = [k for k in first if k.startswith(EVAL)]
+  begun = {START + k: first[k] for k in evaluated}
+  changes = _slopes(rows) | _leads(first)
+  changes |= {GAIN + k: last[k] - first[k] for k in evaluated if k in last}
+  last |= changes
+  first |= dict.fromkeys(changes, 0.0)
   return Told(
     rows,
     DIVERGED in events.last_end(folder),
@@ -276,6 +307,37 @@ def read(
     curves[-1],
     found,
   )
+
+
+def _ends(rows: Sequence[Mapping]) -> tuple[dict, dict]:
+  """Returns the last and the first value of every metric. Those of evaluations
+  are of the last and the first evaluation, which may lack a metric that others
+  have.
+  """
+  steps = [r['step'] for r in rows if any(k.startswith(EVAL) for k in r)]
+
+  def values(rows, step: int | None) -> dict:
+    return {
+      k: v
+      for row in rows
+      for k, v in row.items()
+      if row['step'] == step or not k.startswith(EVAL)
+    }
+
+  last, first = max(steps, default=None), min(steps, default=None)
+  return values(rows, last), values(rows[::-1], first)
+
+
+def _leads(first: Mapping[str, float]) -> dict[str, float]:
+  """Returns by how much the majority is correct more often than a sample, in
+  the first evaluation.
+  """
+  out = {}
+  for name in first:
+    split, _, kind = name.rpartition('/')
+    if name.startswith(EVAL) and kind.startswith('maj@'):
+      out[LEAD + name] = first[name] - first[f'{split}/pass@1']
+  return out
 
 
 def _slopes(rows: Sequence[Mapping]) -> dict[str, float]:

@@ -171,10 +171,22 @@ def _run_cells(study: Study, cells: Sequence[Cell], out, say) -> bool:
   for group in filter(None, groups):
     if not _run_group(group, out, say):
       return False
+    if study.claims:
+      _refuse_unknown(study, group, out)
     made, left = made + len(group), left - len(group)
     rest = (time.monotonic() - began) / made * left
     say(f'{made} runs done, {left} left: about {rest / 60:.1f} min more')
   return True
+
+
+def _refuse_unknown(study: Study, group: Sequence[Cell], out) -> None:
+  """Refuses a criterion whose metric no run of a program has."""
+  found = outcome.of(study, _folders(group, out))
+  for setting, metric in found.lacking():
+    raise ValueError(
+      f'a claim names the metric {metric!r}, and no run of setting '
+      f'{setting!r} has it: correct the name in the study, and start it again'
+    )
 
 
 def _left(group: list[Cell], out: pathlib.Path) -> list[Cell]:

@@ -91,11 +91,13 @@ class Effects:
     gains: of `over`, by seed.
     costs: of `of` and of `over`, each [(cost, reached)], for a target; a run
       that is not `reached` costs more than its number.
+    left_out: number of seeds that have no difference.
   """
 
   differences: Sequence[float]
   gains: Sequence[float]
   costs: tuple[Sequence[ranks.Cost], Sequence[ranks.Cost]] | None = None
+  left_out: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,12 +108,15 @@ class Decided:
     effect: over seeds.
     for_it, against_it: probability of an effect as large as this one if the
       criterion were just false, and just true; corrected by Holm's method.
+    left_out: number of seeds without an effect. They leave the criterion
+      undecided, because the others may be the better ones.
   """
 
   criterion: Criterion
   effect: fits.Value
   for_it: float
   against_it: float
+  left_out: int = 0
 
   @property
   def verdict(self) -> str:
@@ -130,12 +135,14 @@ def decide(
   Args:
     effects: criterion -> the values that it compares.
   """
-  tested = [_tested(c, effects(c)) for c in criteria]
+  compared = [effects(c) for c in criteria]
+  tested = [_tested(c, x) for c, x in zip(criteria, compared)]
   # A number that is not known decides nothing, and holm cannot sort it.
   for_it = holm([1.0 if math.isnan(p) else p for _, p, _ in tested])
   against = holm([1.0 if math.isnan(p) else p for _, _, p in tested])
   values = [value for value, _, _ in tested]
-  return [Decided(*x) for x in zip(criteria, values, for_it, against)]
+  left_out = [x.left_out for x in compared]
+  return [Decided(*x) for x in zip(criteria, values, for_it, against, left_out)]
 
 
 def of_claim(decided: Sequence[Decided]) -> str:
@@ -166,7 +173,7 @@ def _tested(c: Criterion, effects: Effects) -> tuple:
     fits.over(effects.differences),
   )
   scale = np.asarray(effects.gains, float) if c.of_gain else 1.0
-  if value.n < 2:
+  if value.n < 2 or effects.left_out:
     return value, 1.0, 1.0
 
   def sides(bound: float) -> tuple[float, float]:

@@ -30,7 +30,7 @@ from jaxrl_reason.run import train
 from jaxrl_reason.run.evaluator import Evaluator
 from jaxrl_reason.run.process import memory_maps
 from jaxrl_reason.run.records import events, metrics
-from jaxrl_reason.studies import fits, grid, options, traced, verdicts
+from jaxrl_reason.studies import fits, grid, options, pages, traced, verdicts
 from jaxrl_reason.studies import results as outcome
 from jaxrl_reason.studies import study_run as session
 from jaxrl_reason.studies.grid import Study, Tuning
@@ -380,6 +380,14 @@ def test_errors_are_one_line(tmp_path):
       "rl.steps='x': must be",
     ),
     ((f'--config={path}', '--config.rl=3'), 'is a section'),
+    (
+      (
+        f'--config={path}',
+        '--settings=two',
+        '--config.rl.optimizer.lr=1',
+      ),
+      'rl.optimizer.lr has no effect: every setting of the study sets it',
+    ),
     ((f'--config={path}', '--seeds=-1'), '--seeds=-1: must be'),
   ):
     flags = study_command.parser().parse(['--out=x', *more])
@@ -402,8 +410,10 @@ def test_errors_are_one_line(tmp_path):
 
 
 def test_invalid_studies_are_refused():
-  of_gain = Criterion(
-    'target/steps', 'other', 'as_it_is', less_than=0.1, of_gain=True
+  start = 'start/eval/heldout/pass@1'
+  of_gain, of_start = (
+    Criterion(metric, 'other', 'as_it_is', less_than=0.1, of_gain=True)
+    for metric in ('target/steps', start)
   )
   for changes, words in (
     (dict(settings={}), 'no settings'),
@@ -413,18 +423,35 @@ def test_invalid_studies_are_refused():
     (dict(claims=[Claim('', [more('othr', 0)])]), "Did you mean 'other'"),
     (dict(warm='al'), "'each' or 'shared'"),
     (dict(seeds=0), 'at least 1'),
-    (dict(tuning=Tuning('rl.optimizer.lrr', (1,), 'm')), 'Did you mean .*lr'),
-    (dict(tuning=Tuning('rl.algorithm', (1,), 'm')), 'must be a number'),
-    (dict(tuning=Tuning('rl.optimizer.lr', (), 'm')), 'at least one factor'),
     (
-      dict(tuning=Tuning('rl.optimizer.lr', (1,), 'm', seeds=0)),
+      dict(tuning=Tuning('rl.optimizer.lrr', (1,), 'train/m')),
+      'Did you mean .*lr',
+    ),
+    (dict(tuning=Tuning('rl.algorithm', (1,), 'train/m')), 'must be a number'),
+    (
+      dict(tuning=Tuning('rl.optimizer.lr', (), 'train/m')),
+      'at least one factor',
+    ),
+    (
+      dict(tuning=Tuning('rl.optimizer.lr', (1,), 'train/m', seeds=0)),
       'at least one factor and one seed',
     ),
     (
-      dict(tuning=Tuning('rl.optimizer.lr', (1,), 'm', copies={'wild': 'x'})),
+      dict(
+        tuning=Tuning('rl.optimizer.lr', (1,), 'train/m', copies={'wild': 'x'})
+      ),
       "copies\\['wild'\\]='x' must name two settings",
     ),
     (dict(claims=[Claim('', [of_gain])]), 'of_gain'),
+    (dict(claims=[Claim('', [of_start])]), 'of_gain: the metric has no gain'),
+    (
+      dict(claims=[Claim('', [Criterion(start, 'other', more_than=0.0)])]),
+      'does not change during the run',
+    ),
+    (dict(shown=('eval/heldout/pass@3',)), "mean 'eval/heldout/pass@2'"),
+    (dict(target=('target/step', 1.0)), "metric 'target/step', which its runs"),
+    (dict(tuning=Tuning('rl.optimizer.lr', (1,), 'eval/m')), 'eval/m'),
+    (dict(shown=('old/pass@1',)), "metric 'old/pass@1'"),
   ):
     with pytest.raises(ValueError, match=words):
       grid.check(study(**changes))
@@ -441,7 +468,7 @@ def test_another_warm_start_is_refused(tmp_path):
 
 
 def test_chosen_settings_keep_their_claims(monkeypatch):
-  both = Criterion('m', 'other', 'as_it_is', more_than=0.0)
+  both = Criterion('train/loss', 'other', 'as_it_is', more_than=0.0)
   alone = Claim('alone', [more('other', 0)])
   s = study(claims=[Claim('both', [both]), alone])
   monkeypatch.setattr(grid, 'load', lambda path: s)
@@ -567,7 +594,8 @@ def test_a_number_is_tuned_on_seeds_that_are_not_evaluated(
   key, seen = 'rl.optimizer.lr', []
   settings = {'one': {}, 'two': {key: 3e-3}, 'control': {'rl.top_k': 3}}
   copies = {'control': 'one'}
-  tuning = Tuning(key, (0.5, 1, 4), 'm', seeds=2, copies=copies)
+  metric = 'train/loss'
+  tuning = Tuning(key, (0.5, 1, 4), metric, seeds=2, copies=copies)
   s = study(settings=settings, seeds=3, tuning=tuning)
   scores = {'one~0.5': 2.0, 'one~1': 1.0, 'one~4': 0.0, 'two~4': 1.0}
   scores['two~1'] = 3.0  # of one seed; the other has diverged
@@ -578,7 +606,7 @@ def test_a_number_is_tuned_on_seeds_that_are_not_evaluated(
     told = {
       name: {
         seed: outcome.Told(
-          [], (name, seed) == ('two~1', 4), {'m': x}, {}, False, {}, {}, {}
+          [], (name, seed) == ('two~1', 4), {metric: x}, {}, False, {}, {}, {}
         )
         for seed in (3, 4)
       }
@@ -626,6 +654,59 @@ def test_values_that_a_difference_cannot_have():
     grid.check(study(settings={'a': {}, 'b': {}}, claims=[alone]))
 
 
+def test_a_criterion_needs_a_value_of_every_seed():
+  """A seed that diverges, or has no value, leaves a criterion undecided. A
+  metric that no run has is listed.
+  """
+  values = {'a': (0.1, 0.2, 0.15, 0.1), 'b': (0.7, 0.8, 0.9, 0.8)}
+  better = Criterion('m', 'b', 'a', more_than=0.0)
+  claim = Claim('b is better.', [better])
+
+  def made(lost=None, metric='m'):
+    told = {
+      name: {
+        seed: outcome.Told(
+          [], (name, seed) == lost, {metric: x}, {}, False, {}, {}, {}
+        )
+        for seed, x in enumerate(row)
+      }
+      for name, row in values.items()
+    }
+    s = study(settings={'a': {}, 'b': {}}, seeds=4, claims=[claim])
+    return outcome.Found(s, told)
+
+  for lost, left_out, verdict in (
+    (None, 0, verdicts.HOLDS),
+    (('a', 1), 1, verdicts.UNKNOWN),
+    (('b', 3), 1, verdicts.UNKNOWN),
+  ):
+    found = made(lost)
+    ((_, (d,)),) = found.decided()
+    assert (d.verdict, d.left_out) == (verdict, left_out)
+    assert d.effect.n == 4 - left_out
+    text = f'{left_out} seeds diverged or without a value'
+    assert (text in '\n'.join(pages._claims(found))) == bool(left_out)
+  values['a'] = (0.0, *values['a'][1:])  # has no logarithm
+  ratio = dataclasses.replace(better, ratio=True)
+  assert made().effects(ratio).left_out == 1
+  assert made().effects(better).left_out == 0
+  assert made().lacking() == []
+  assert made(metric='n').lacking() == [('b', 'm'), ('a', 'm')]
+
+
+def test_a_metric_that_no_run_has_ends_the_study(done, tmp_path):
+  """It ends after the first program, whose runs are kept."""
+  out, _ = done
+  shutil.copytree(out, tmp_path, dirs_exist_ok=True)
+  shutil.rmtree(tmp_path / 'cells' / 'other--s0')
+  claim = Claim('', [Criterion('train/entropi', 'other', less_than=0.0)])
+  with pytest.raises(
+    ValueError, match="'train/entropi', and no run of setting"
+  ):
+    session.run(study(claims=[claim]), tmp_path, quiet)
+  assert session.is_over(tmp_path / 'cells' / 'other--s0')
+
+
 def test_fits_recover_their_laws():
   """A fit to points of a law has its numbers. With noise, its errors cover
   them.
@@ -641,6 +722,9 @@ def test_fits_recover_their_laws():
     hits += abs(got['a'] - 0.2) < 1.96 * got['a_error']
   assert 0.9 < hits / 200 < 0.99
   assert fits.power([1, 2], [0.1, 0.2]) == {}
+  # After a reward of 1, others below it are no random choice.
+  saturated = [*(1 - 0.7 * x**-0.3), 1.0, 0.8]
+  assert fits.power([*x, 50, 51], saturated) == found
 
 
 def test_means_errors_and_targets():

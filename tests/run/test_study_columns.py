@@ -68,6 +68,40 @@ def test_the_first_evaluation_is_a_column(tmp_path):
   assert 'start/train/loss' not in found.last
 
 
+def test_a_metric_has_the_value_of_the_last_evaluation(tmp_path):
+  """Of an evaluation without incorrect answers there is no auroc."""
+  right, auroc = 'eval/heldout/pass@1', 'eval/heldout/auroc'
+  rows = [
+    {'step': 0, right: 0.2},
+    {'step': 5, right: 0.9, auroc: 0.55, 'train/loss': 2.0},
+    {'step': 9, 'train/loss': 1.0},
+    {'step': 9, right: 1.0},
+  ]
+  found = told(tmp_path / 'a', rows)
+  names = auroc, f'start/{auroc}', f'gain/{auroc}'
+  assert not {*names} & {*found.last, *found.first}
+  assert (found.first[right], found.last[right]) == (0.2, 1.0)
+  assert (found.first['train/loss'], found.last['train/loss']) == (2.0, 1.0)
+
+
+def test_gains_and_leads_are_columns(tmp_path):
+  """Gains of settings with different warm starts can be compared, and the
+  majority with a sample before the run. Both begin at 0.
+  """
+  right, vote = 'eval/heldout/pass@1', 'eval/heldout/maj@8'
+  rows = [
+    {'step': 0, right: 0.25, vote: 0.375},
+    {'step': 9, right: 0.5, vote: 1.0},
+  ]
+  found = told(tmp_path / 'a', rows)
+  assert (found.last[f'gain/{right}'], found.first[f'gain/{right}']) == (
+    0.25,
+    0,
+  )
+  assert (found.last[f'lead/{vote}'], found.first[f'lead/{vote}']) == (0.125, 0)
+  assert f'lead/{right}' not in found.last
+
+
 def test_old_tasks_are_sources_of_the_data():
   c = tiny_recipe.get_config()
   c.data.sources = {'sums': {}, 'chains': {}}
