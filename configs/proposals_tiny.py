@@ -32,16 +32,31 @@ Proposals remain like those of the warm start: of 71 near the end, 66 have four
 operations and 5 have three. One value of every setting was tried. `warm` takes
 a minute and a run two minutes, on two cores shared with much other work.
 
+String functions (`proposed_strings`), which the program also evaluates:
+
+  tools/run --config=configs/proposals_tiny.py:strings_warm \\
+    --workdir=runs/strings_warm
+  tools/run --config=configs/proposals_tiny.py:strings --workdir=runs/strings
+
+  propose   heecf|LIX=?       dead|IIX=
+  answer    dead|IIX=         ebee fcff#fcff
+
+`strings_data` is RL on problems of the data.
+
 Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib
 
 WARM = 'runs/proposals_warm'
+STRINGS_WARM = 'runs/strings_warm'
 
 
-@config_lib.recipe(('self', 'warm', 'data'))
+@config_lib.recipe(
+  ('self', 'warm', 'data', 'strings', 'strings_warm', 'strings_data')
+)
 def get_config(variant: str):
+  of_strings = variant.startswith('strings')
   c = config_lib.default()
   c.data.update(name='proposed', prompt_len=14, completion_len=14)
   c.data.knobs = dict(ops='+-*', modulus=10, min_ops=4, max_ops=4)
@@ -56,11 +71,15 @@ def get_config(variant: str):
   c.eval.update(every=25, problems=256, samples=4, harder=False)
   c.checkpoint.update(every=50)
   c.log_every = 5
-  if variant == 'warm':
+  if of_strings:
+    c.data.update(name='proposed_strings', completion_len=20)
+    c.data.knobs = dict(min_functions=2, max_functions=3, functions='RSLXIT')
+    c.sft.update(steps=2000, stop_loss=0.0)
+  if variant.endswith('warm'):
     c.stages = ('sft',)
     c.data.knobs.asked = 0.5
   else:
-    c.stages, c.init_from = ('rl',), WARM
-  if variant == 'data':
+    c.stages, c.init_from = ('rl',), STRINGS_WARM if of_strings else WARM
+  if variant.endswith('data'):
     c.rl.update(propose='', prompts=72)
   return c

@@ -1,6 +1,7 @@
 """Proposer and solver: the policy writes the problems that it solves.
 
-Absolute Zero (https://arxiv.org/abs/2505.03335), on arithmetic:
+Absolute Zero (https://arxiv.org/abs/2505.03335), on arithmetic or on string
+functions:
 
   problem + `ask` -> G proposals -> evaluated by the program -> the valid ones
   are prompts -> G answers to each of them
@@ -13,6 +14,7 @@ own.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +25,32 @@ from jaxrl_reason import sharding
 from jaxrl_reason.base import Metrics, Prompts, Rollout, Trajectories
 from jaxrl_reason.envs import row_bytes
 from jaxrl_reason.rewards import kernels
-from jaxrl_reason.rewards.kernels import left_to_right
+from jaxrl_reason.rewards.kernels import left_to_right, string_chain
 from jaxrl_reason.rollouts import group_arrays
 from jaxrl_reason.rollouts.fused import FusedSource
 from jaxrl_reason.rollouts.rounds import key_of_round
 
 INVALID = -1.0  # the reward of a proposal that is not a valid problem
+
+
+def integers(text: jax.Array, length: jax.Array, like: dict) -> tuple:
+  """Evaluates arithmetic as `kernels.final.encode_integer` encodes it."""
+  value, fine = left_to_right.evaluate(text, length)
+  digits, size = jax.vmap(row_bytes.number)(jnp.abs(value))
+  zero, width = value == 0, like['digits'].shape[1]
+  digits = jnp.pad(digits, ((0, 0), (0, max(0, width - digits.shape[1]))))
+  return {
+    'digits': jnp.where(zero[:, None], 0, digits[:, :width]),
+    'n_digits': jnp.where(zero, 0, size),
+    'negative': value < 0,
+  }, fine
+
+
+def strings(text: jax.Array, length: jax.Array, like: dict) -> tuple:
+  """Evaluates string functions as `kernels.final.encode_text` encodes them."""
+  found, size, fine = string_chain.evaluate(text, length)
+  room = like['bytes'].shape[1] - found.shape[1]
+  return {'bytes': jnp.pad(found, ((0, 0), (0, room))), 'n_bytes': size}, fine
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,6 +61,8 @@ class ProposalSource:
     proposer, solver: the sources of proposals and of answers.
     by_role: the two have adapters of their own.
     ask: the token after a problem that requests a new problem.
+    evaluate: (text u8 [N,W], its bytes [N], encoded answers to imitate) ->
+      (encoded answers to the problems, whether each is a valid problem [N]).
     bytes_of, n_bytes: see `kernels.token_bytes_table`.
   """
 
@@ -48,6 +72,7 @@ class ProposalSource:
   bytes_of: np.ndarray
   n_bytes: np.ndarray
   by_role: bool = False
+  evaluate: Callable = integers
 
   def __call__(
     self, params, control, prompts: Prompts, root, step, sampling, stop
@@ -80,7 +105,8 @@ class ProposalSource:
       rollout.tokens, own, self.bytes_of, self.n_bytes,
       max_bytes=c * self.bytes_of.shape[1],
     )  # fmt: skip
-    value, fine = left_to_right.evaluate(text, length)
+    old = jax.tree.map(lambda x: batch_lib.per_row(x, n), prompts)
+    answer, fine = self.evaluate(text, length, next(iter(old.answer.values())))
     # The solver would read tokens without bytes, and the kernel does not.
     sizes = jnp.asarray(self.n_bytes)
     known = rollout.tokens < len(sizes)  # of a padded vocabulary, not all
@@ -88,13 +114,11 @@ class ProposalSource:
     fine &= ~rollout.truncated & (size <= p) & jnp.all(~own | has_bytes, axis=1)
     at = jnp.arange(p) - (p - size[:, None])
     new = jnp.take_along_axis(rollout.tokens, jnp.clip(at, 0, c - 1), axis=1)
-    old = jax.tree.map(lambda x: batch_lib.per_row(x, n), prompts)
 
     def pick(new, old):
       chosen = fine.reshape(-1, *[1] * (old.ndim - 1))
       return sharding.rows(jnp.where(chosen, new, old))
 
-    answer = _encoded(value, next(iter(old.answer.values())))
     return old.replace(
       tokens=pick(jnp.where(at >= 0, new, 0), old.tokens),
       valid=pick(at >= 0, old.valid),
@@ -115,18 +139,6 @@ def requests(prompts: Prompts, ask: int) -> Prompts:
   tokens = jnp.roll(prompts.tokens, -1, axis=1).at[:, -1].set(ask)
   valid = jnp.roll(prompts.valid, -1, axis=1).at[:, -1].set(True)
   return prompts.replace(tokens=tokens, valid=valid)
-
-
-def _encoded(value: jax.Array, like: dict) -> dict[str, jax.Array]:
-  """Encodes integers i32 [N] as `kernels.final.encode_integer` does."""
-  digits, size = jax.vmap(row_bytes.number)(jnp.abs(value))
-  zero, width = value == 0, like['digits'].shape[1]
-  digits = jnp.pad(digits, ((0, 0), (0, max(0, width - digits.shape[1]))))
-  return {
-    'digits': jnp.where(zero[:, None], 0, digits[:, :width]),
-    'n_digits': jnp.where(zero, 0, size),
-    'negative': value < 0,
-  }
 
 
 def combined(

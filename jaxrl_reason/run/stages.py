@@ -269,7 +269,7 @@ def fused_source(
   source = FusedSource(gen, reward_fn, views, greedy, demos, league)
   if rl.propose:
     source = proposal_settings.around(
-      source, rl.propose, task_kernel, tokenizer, rl.role_adapters
+      source, rl.propose, data.name, task_kernel, tokenizer, rl.role_adapters
     )
   if rl.in_flight.batches:
     source = InFlightSource(source, **rl.in_flight.to_dict())

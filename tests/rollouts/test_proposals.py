@@ -12,11 +12,13 @@ from jaxrl_reason.base import Prompts, Reward, Rollout, Trajectories
 from jaxrl_reason.rewards.kernels import (
   final,
   left_to_right,
+  string_chain,
   to_bytes,
   token_bytes_table,
 )
 from jaxrl_reason.rollouts import proposals, sampler
 from jaxrl_reason.verifiers import tasks
+from jaxrl_reason.verifiers.tasks import string_functions
 
 B, G, P, C = 2, 3, 9, 8
 WORDS = [b'', b'', *[c.encode() for c in '0123456789+-*%=#? ']]
@@ -47,6 +49,14 @@ def value_of(text):
   return total
 
 
+def as_bytes(texts):
+  width = max(map(len, texts))
+  data = [
+    np.frombuffer(x.encode().ljust(width, b'\0'), np.uint8) for x in texts
+  ]
+  return jnp.asarray(np.stack(data)), jnp.asarray([len(x) for x in texts])
+
+
 def test_values_equal_those_of_python():
   rng = np.random.default_rng(0)
   texts = [
@@ -65,17 +75,52 @@ def test_values_equal_those_of_python():
     )
     end = f'%{rng.integers(0, 100)}=' if rng.random() < 0.5 else '='
     texts.append(chain[:-1] + end)
-  width = max(map(len, texts))
-  data = np.stack(
-    [np.frombuffer(x.encode().ljust(width, b'\0'), np.uint8) for x in texts]
-  )
-  size = jnp.asarray([len(x) for x in texts])
-  value, fine = jax.jit(left_to_right.evaluate)(jnp.asarray(data), size)
+  value, fine = jax.jit(left_to_right.evaluate)(*as_bytes(texts))
   want = [value_of(x) for x in texts]
   assert [bool(x) for x in fine] == [x is not None for x in want]
   assert value.tolist() == [x or 0 for x in want]
   kept = [x for x in want if x is not None]
   assert len(kept) > 150 and min(kept) < 0 and len(kept) < len(want) - 100
+
+
+def result_of(text):
+  """Returns the string after all functions, or None if it is no chain."""
+  match = re.fullmatch('([a-i]{1,16})[|]([RSLXIUTD]+)=', text)
+  if match is None:
+    return None
+  result = match[1]
+  for name in match[2]:
+    result = string_functions.apply(name, result)
+    if not 0 < len(result) <= 16:
+      return None
+  return result
+
+
+def test_strings_equal_those_of_python():
+  rng = np.random.default_rng(0)
+  texts = ['', '=', 'a|=', '|R=', 'ab|R', 'ab|R==', 'ab|Rc=', 'ab|R|S=', 'ab=']
+  texts += ['a|T=', 'aR=', 'j|R=', 'abc|RZ=', 'a' * 17 + '|R=', 'abc|DDD=']
+  for _ in range(400):
+    letters = ''.join(rng.choice(list('abchi'), rng.integers(1, 9)))
+    chain = ''.join(rng.choice(list('RSLXIUTD'), rng.integers(1, 6)))
+    texts.append(f'{letters}|{chain}=')
+  for _ in range(200):
+    texts.append(''.join(rng.choice(list('ab|RT='), rng.integers(3, 8))))
+  found, size, fine = jax.jit(string_chain.evaluate)(*as_bytes(texts))
+  want = [result_of(x) for x in texts]
+  assert [bool(x) for x in fine] == [x is not None for x in want]
+  got = [bytes(row[:n]).decode() for row, n in zip(np.asarray(found), size)]
+  assert got == [x or '' for x in want]
+  assert 300 < len(want) - want.count(None) < len(want) - 100
+
+
+def test_answers_of_strings_are_encoded_as_those_of_the_data():
+  texts = ['abca|RS=', 'ab|D=', 'ab|']
+  answers = [final.encode_text({'answer': x}) for x in ('aabc', 'abab', '')]
+  want = jax.tree.map(lambda *x: np.stack(x), *answers)
+  got, fine = proposals.strings(*as_bytes(texts), want)
+  jax.tree.map(np.testing.assert_array_equal, got, want)
+  assert fine.tolist() == [True, True, False]
 
 
 def encoded(answers):

@@ -24,11 +24,12 @@ from jaxrl_reason.run.process import compile_log
 pytestmark = pytest.mark.one_device
 
 PATHS = sorted((ROOT / 'configs').glob('*.py'))
-# Variants whose model is another family than the default's.
+# Variants whose model, or whose programs, differ from the default's.
 ARGUMENTS = [(path, 'smoke') for path in PATHS]
 ARGUMENTS += [(ROOT / 'configs' / 'grpo_gsm8k.py', 'qwen3_1p7b,smoke')]
 ARGUMENTS += [(ROOT / 'configs' / 'distill_tiny.py', 'jsd,smoke')]
 ARGUMENTS += [(ROOT / 'configs' / 'pairs_tiny.py', 'steps,smoke')]
+ARGUMENTS += [(ROOT / 'configs' / 'proposals_tiny.py', 'strings,smoke')]
 IDS = [f'{path.stem}:{argument}' for path, argument in ARGUMENTS]
 
 
@@ -61,6 +62,8 @@ def test_a_recipe_runs_its_smoke_version(path, argument, tmp_path, compiled):
     variant, key = 'teacher', 'rl.teacher.weights'
     if c.init_from:
       variant, key = 'warm', 'init_from'
+      if argument.startswith('strings'):
+        variant = 'strings_warm'
     own, folder = (
       load_recipe(path).get_config(f'{variant},smoke'),
       tmp_path / variant,

@@ -186,17 +186,31 @@ def test_data_workers_need_no_jax():
   subprocess.run([sys.executable, '-c', code], check=True)
 
 
-def test_a_request_has_another_problem_as_its_solution():
-  knobs = dict(ops='+-*', modulus=10, min_ops=2, max_ops=2, asked=0.5)
+@pytest.mark.parametrize(
+  'task, knobs, chain',
+  [
+    (
+      'proposed',
+      dict(ops='+-*', modulus=10, min_ops=2, max_ops=2),
+      r'\d[-+*]\d[-+*]\d%10=',
+    ),
+    (
+      'proposed_strings',
+      dict(functions='RIT', min_functions=2, max_functions=2),
+      r'[a-i]{3,5}[|][RIT]{2}=',
+    ),
+  ],
+)
+def test_a_request_has_another_problem_as_its_solution(task, knobs, chain):
+  knobs = knobs | dict(asked=0.5)
   found = [
-    tasks.example('proposed', 0, i, split='train', knobs=knobs)
-    for i in range(60)
+    tasks.example(task, 0, i, split='train', knobs=knobs) for i in range(60)
   ]
   asked = [x for x in found if x['prompt'].endswith('?')]
   assert 15 < len(asked) < 45
-  chain = re.compile(r'\d[-+*]\d[-+*]\d%10=')
   for x in asked:
-    assert chain.fullmatch(x['prompt'][:-1]) and chain.fullmatch(x['solution'])
+    assert re.fullmatch(chain, x['prompt'][:-1])
+    assert re.fullmatch(chain, x['solution'])
   assert sum(x['solution'] != x['prompt'][:-1] for x in asked) > 10
   for x in found:
     if x not in asked:

@@ -8,46 +8,53 @@ from jaxrl_reason.config import Run, rules
 from jaxrl_reason.data import controllers
 from jaxrl_reason.models import adapters
 from jaxrl_reason.rewards import kernels
+from jaxrl_reason.rollouts import proposals
 from jaxrl_reason.rollouts.fused import FusedSource
-from jaxrl_reason.rollouts.proposals import ProposalSource
 from jaxrl_reason.update import packing
 
 REWARD = {'reward': 'task'}
 ROLES = 'proposer', 'solver'
+STRINGS = 'string_functions', 'proposed_strings'
 EVALUATED = ROLES.index('solver')
 
 
 def around(
   source: FusedSource,
   ask: str,
+  task: str,
   task_kernel: Any,
   tokenizer: Any,
   by_role: bool = False,
-) -> ProposalSource:
+) -> proposals.ProposalSource:
   """Builds the source of proposals and answers around that of completions.
 
   Args:
+    task: `data.name`.
     by_role: proposer and solver have adapters of their own.
 
   Raises:
-    ValueError: `ask` is no single token, or the task has another kernel than
-      that of integers.
+    ValueError: `ask` is no single token, or the program cannot evaluate
+      problems of the task.
   """
   ids = tokenizer.encode(ask)
   if len(ids) != 1:
     raise ValueError(
       f'rl.propose={ask!r} has {len(ids)} tokens; choose a text of one token'
     )
-  if task_kernel != 'integer':
+  evaluate = proposals.integers
+  if task in STRINGS:
+    evaluate = proposals.strings
+  elif task_kernel != 'integer':
     raise ValueError(
-      f'rl.propose={ask!r} evaluates integer arithmetic, and the kernel of the '
-      f'data is {task_kernel!r}; set data.name=arithmetic'
+      f'rl.propose={ask!r} evaluates integer arithmetic or string functions, '
+      f'and the kernel of data.name={task} is {task_kernel!r}; set data.name '
+      f'to arithmetic, proposed, {" or ".join(STRINGS)}'
     )
   both = source, source
   if by_role:
     both = (_with_adapters(source, i) for i in range(len(ROLES)))
   table = kernels.token_bytes_table(tokenizer)
-  return ProposalSource(*both, ids[0], *table, by_role)
+  return proposals.ProposalSource(*both, ids[0], *table, by_role, evaluate)
 
 
 def _with_adapters(source: FusedSource, role: int) -> FusedSource:

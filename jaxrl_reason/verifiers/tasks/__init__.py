@@ -51,22 +51,23 @@ __all__ = [
 ]
 
 TASKS: dict[str, Task] = {
-  module.TASK.name: module.TASK
-  for module in (
-    arithmetic,
-    base_conversion,
-    checked,
-    countdown,
-    knights_knaves,
-    linear_equations,
-    lis,
-    products,
-    proposed,
-    satisfiability,
-    sorting,
-    string_functions,
-    sudoku4,
-    word_problems,
+  task.name: task
+  for task in (
+    arithmetic.TASK,
+    base_conversion.TASK,
+    checked.TASK,
+    countdown.TASK,
+    knights_knaves.TASK,
+    linear_equations.TASK,
+    lis.TASK,
+    products.TASK,
+    proposed.TASK,
+    proposed.STRINGS,
+    satisfiability.TASK,
+    sorting.TASK,
+    string_functions.TASK,
+    sudoku4.TASK,
+    word_problems.TASK,
   )
 }
 # Games: an environment verifies them (`games`).
