@@ -14,7 +14,12 @@ import numpy as np
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Model
 from jaxrl_reason.data import pipeline
-from jaxrl_reason.evals import answer_programs, estimators, scores
+from jaxrl_reason.evals import (
+  answer_programs,
+  different_problems,
+  estimators,
+  scores,
+)
 from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.evals.sampled_answers import EvalSet
 from jaxrl_reason.logits import Sampling
@@ -30,7 +35,7 @@ def make_set(
   encode: Callable | None = None,
   hosted: bool = False,
 ) -> EvalSet:
-  """Returns the first n problems of a source.
+  """Returns the first n different problems of a source.
 
   Args:
     encode: of the environment, if any; hosted: the environment is in Python.
@@ -38,7 +43,7 @@ def make_set(
   Raises:
     ValueError: names a problem with more tokens than prompt_len.
   """
-  examples = [source[i] for i in range(min(n, len(source)))]
+  examples = different_problems.first(source, n)
   ids = [pipeline.prompt_ids(e, tokenizer) for e in examples]
   for i, (example, row) in enumerate(zip(examples, ids)):
     pipeline.pad_prompt(row, prompt_len, f'{example["task"]} example {i}')

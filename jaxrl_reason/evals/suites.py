@@ -26,7 +26,7 @@ from jaxrl_reason.config import Data, leaves
 from jaxrl_reason.data import example_files as files
 from jaxrl_reason.data import hub, mixture, pipeline
 from jaxrl_reason.data import problems as problems_lib
-from jaxrl_reason.evals import loading, published
+from jaxrl_reason.evals import different_problems, loading, published
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.names import hub_hint, nearest
 from jaxrl_reason.verifiers import tasks
@@ -141,10 +141,12 @@ def _done(options: dict[str, str], known: str) -> None:
 
 
 def _first(source, n: int) -> list[dict]:
-  """The first n examples of a source; 0: all, of endless ones DEFAULT_N."""
+  """Returns the first n different problems of a source; 0: all, of endless
+  ones DEFAULT_N.
+  """
   endless = len(source) >= pipeline.ENDLESS
   n = n or (DEFAULT_N if endless else len(source))
-  return [dict(source[i]) for i in range(min(n, len(source)))]
+  return different_problems.first(source, n)
 
 
 def _value(text: str, like: Any) -> Any:

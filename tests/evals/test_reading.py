@@ -8,10 +8,12 @@ import unicodedata
 import pytest
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason.data import tokenizers
+from jaxrl_reason.data import mixture, pipeline, tokenizers
 from jaxrl_reason.evals import (
+  accuracy,
   cells,
   contamination,
+  different_problems,
   loading,
   prompts,
   suites,
@@ -202,6 +204,39 @@ def test_solved_problems_of_prompts_are_not_asked():
   whole = dataclasses.replace(suite, train=suite.examples)
   with pytest.raises(ValueError, match='only 0 problems of the train split'):
     prompts.write(prompts.parse('qa+shots=2'), found, whole)
+
+
+def test_evaluations_repeat_no_problem(caplog):
+  """Of countdown, any order of the numbers is the same problem. Evaluations of
+  a run and suites ask the same problems.
+  """
+  source = pipeline.TaskSource('countdown', 0, 'heldout', {})
+  identity = tasks.get('countdown').identity
+  each = [identity(source[i]) for i in range(400)]
+  asked = accuracy.make_set(source, 64, tokenizers.ByteTokenizer(), 64)
+  suite = suites.load('task:countdown?n=64')
+  assert suite.examples == asked.examples
+  assert len(set(each[:64])) < 64  # the source itself repeats problems
+  assert [*map(identity, suite.examples)] == [*dict.fromkeys(each)][:64]
+  assert not caplog.records
+  few = suites.load('task:base_conversion')
+  asked = {e['prompt'] for e in few.examples}
+  assert 32 < len(few.examples) == len(asked) < 128
+  assert f'only {len(few.examples)} different' in caplog.text
+
+
+def test_problems_without_repeats_and_games_stay_as_they_are():
+  """A mixture may ask one problem in two ways."""
+  source = pipeline.TaskSource('arithmetic', 0, 'heldout', {})
+  assert suites.load('task:arithmetic?n=64').examples == [
+    source[i] for i in range(64)
+  ]
+  twice = mixture.InTurns(
+    [mixture.Labelled(source, i, name, '') for i, name in enumerate('ab')]
+  )
+  assert different_problems.first(twice, 8) == [twice[i] for i in range(8)]
+  game = pipeline.TaskSource('guess', 0, 'heldout', {})
+  assert len(different_problems.first(game, 64)) == 64
 
 
 def test_the_split_of_a_run_is_the_one_that_it_evaluates(tmp_path):
