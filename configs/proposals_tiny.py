@@ -39,9 +39,23 @@ String functions (`proposed_strings`), which the program also evaluates:
   tools/run --config=configs/proposals_tiny.py:strings --workdir=runs/strings
 
   propose   heecf|LIX=?       dead|IIX=
-  answer    dead|IIX=         ebee fcff#fcff
+  answer    dead|IIX=         efbe fgcf#fgcf
 
-`strings_data` is RL on problems of the data.
+`strings_data` is RL on problems of the data, from the same warm start. The same
+figures:
+
+                0      25     50     75     100    greedy
+  self  seed 0  0.354  0.433  0.466  0.465  0.460  0.551
+        seed 1  0.476  0.546  0.569  0.576  0.604  0.703
+        seed 2  0.491  0.579  0.602  0.609  0.631  0.668
+  data  seed 0  0.354  0.446  0.451  0.479  0.494  0.586
+        seed 1  0.476  0.561  0.570  0.619  0.604  0.715
+        seed 2  0.491  0.586  0.620  0.649  0.647  0.695
+
+The policy reaches 0.017 +- 0.042 less than with the problems of the data. 99 to
+100 % of its proposals are problems at the end, and 57 to 68 % of these are
+solved by some answers and not by all.
+`strings_warm` and a run take one and a half minutes each.
 
 Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
