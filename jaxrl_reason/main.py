@@ -57,12 +57,14 @@ def run(a: argparse.Namespace) -> None:
   with command.one_line():
     ranges.check(vars(a), RANGES, '--')
     config = config_lib.load(a.config, a.changes)
+  from jaxrl_reason.hosts import last_words
   from jaxrl_reason.rollouts.host import RewardFailed
   from jaxrl_reason.run import train
   from jaxrl_reason.run.process import cpu_devices, reader_gone
   from jaxrl_reason.verifiers.pool import PoolError
 
   with (
+    command.resumable(a.fresh, last_words.cancel),
     reader_gone.tolerated(),
     hosts.exit_on_error(),
     command.one_line(RewardFailed, PoolError, hosts.Lost),

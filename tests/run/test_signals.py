@@ -88,6 +88,29 @@ def test_a_signal_during_imports_exits_as_one_of_a_saved_run(
   assert not (tmp_path / 'x').exists()
 
 
+JOINING = """
+import os, signal, sys
+import jax
+from jaxrl_reason import main
+
+def signalled(*unused, **also):
+  os.kill(os.getpid(), signal.SIGTERM)
+
+jax.distributed.initialize = signalled
+main.main(sys.argv[1:])
+"""
+
+
+def test_a_signal_while_processes_meet_leaves_one_line(tmp_path):
+  """The child that prints the last words of a process prints none."""
+  flags = [f'--config={ROOT}/tests/tiny_recipe.py', f'--workdir={tmp_path}/x']
+  flags += ['--coordinator=127.0.0.1:1', '--num_processes=2', '--process_id=1']
+  given = [sys.executable, '-c', JOINING, *flags]
+  p = subprocess.run(given, capture_output=True, text=True, cwd=ROOT)
+  line = 'SIGTERM: nothing is unsaved; start the same command to go on.\n'
+  assert (p.returncode, p.stderr) == (75, line)
+
+
 def test_output_goes_on_without_a_reader():
   code = f"""
 import sys
