@@ -81,11 +81,8 @@ class Loop:
     self.profiler = compile_log.Profiler(steps, profile_dir)
 
   def run(self, state: TrainState, place: Place) -> TrainState:
-    """Runs the stage from `place` to its end, or to a signal; ends the stage's
-    processes and threads also after an error.
-    """
-    # A study goes on in this process after the error of one of its runs.
-    with contextlib.closing(self.stage), contextlib.closing(self.profiler):
+    """Runs the stage from `place` to its end, or to a signal."""
+    with contextlib.closing(self.profiler):
       return self._run(state, place)
 
   def _run(self, state: TrainState, place: Place) -> TrainState:

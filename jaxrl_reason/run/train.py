@@ -6,6 +6,7 @@ A kill at any moment loses at most the steps since the last checkpoint, and the
 resumed run repeats them bit for bit; SIGTERM and Ctrl-C save first.
 """
 
+import contextlib
 import time
 
 import jax
@@ -188,36 +189,38 @@ def _stages(
         name = preference_pairs.name_of(p.config[p.kind], p.config.data)
         own = preference_pairs.of_earlier_stage(own, name)
     stage = stages.build(p, parts._replace(problems=own))
-    if place.state is None:
-      at = stage_transition.StageTransition(
-        planned, index, checkpoints, workdir, parts
+    # Also after an error: a study goes on in this process.
+    with contextlib.closing(stage):
+      if place.state is None:
+        at = stage_transition.StageTransition(
+          planned, index, checkpoints, workdir, parts
+        )
+        state = at.state(stage.layout, state, place.total)
+      else:
+        _restore_data(stage, place.record)
+      journal = Journal(p, writer=writer, model=parts.model, **facts)
+      kept = rollout_files.RolloutFiles(
+        p.config.rollouts,
+        p.config.rl,
+        workdir,
+        problems,
+        parts.tokenizer,
+        place.total,
+        rewarding.second_opinion(p.config.rl, problems),
+        writer.histogram,
+        journal.check,
       )
-      state = at.state(stage.layout, state, place.total)
-    else:
-      _restore_data(stage, place.record)
-    journal = Journal(p, writer=writer, model=parts.model, **facts)
-    kept = rollout_files.RolloutFiles(
-      p.config.rollouts,
-      p.config.rl,
-      workdir,
-      problems,
-      parts.tokenizer,
-      place.total,
-      rewarding.second_opinion(p.config.rl, problems),
-      writer.histogram,
-      journal.check,
-    )
-    state = loop.Loop(
-      p,
-      index,
-      stage,
-      journal=journal,
-      evaluator=evaluator,
-      checkpoints=checkpoints,
-      rollouts=kept,
-      profile_dir=str(workdir / 'profile'),
-      **told,
-    ).run(state, place)
+      state = loop.Loop(
+        p,
+        index,
+        stage,
+        journal=journal,
+        evaluator=evaluator,
+        checkpoints=checkpoints,
+        rollouts=kept,
+        profile_dir=str(workdir / 'profile'),
+        **told,
+      ).run(state, place)
     if not told['stopping'].agreed:
       archives.write(workdir, p, state, parts.tokenizer)
     if told['stopping'].agreed:

@@ -1,11 +1,14 @@
 """The loop of one stage, without a device program."""
 
 import contextlib
+import dataclasses
+import functools
 import types
 
 import pytest
+import tiny_recipe
 
-from jaxrl_reason.run import loop, stage_transition, train
+from jaxrl_reason.run import loop, stage_transition, stages, train
 from jaxrl_reason.run.process import signals
 
 pytestmark = pytest.mark.one_device
@@ -20,7 +23,7 @@ class Config(types.SimpleNamespace):
 
 @pytest.fixture
 def made():
-  """Returns (a loop of a stage of four steps, names of what was closed)."""
+  """Returns (a loop of a stage of four steps, names of what it closed)."""
   closed = []
   nothing = types.SimpleNamespace()
   journal = types.SimpleNamespace(shown=lambda _: contextlib.nullcontext())
@@ -34,7 +37,6 @@ def made():
     invalid=None,
     data=types.SimpleNamespace(get_state=dict),
     learner=types.SimpleNamespace(trained=lambda _: {}),
-    close=lambda: closed.append('stage'),
   )
   out = loop.Loop(
     planned,
@@ -54,7 +56,7 @@ def made():
 
 
 @pytest.mark.parametrize('error', [FloatingPointError, KeyboardInterrupt])
-def test_processes_and_threads_of_a_stage_end_with_its_error(made, error):
+def test_the_profiler_ends_with_an_error(made, error):
   own, closed = made
 
   def diverges(state):
@@ -63,13 +65,34 @@ def test_processes_and_threads_of_a_stage_end_with_its_error(made, error):
   own.evaluate = diverges
   with pytest.raises(error):
     own.run(None, loop.Place())
-  assert closed == ['profiler', 'stage']
+  assert closed == ['profiler']
 
 
-def test_processes_and_threads_of_a_stage_end_with_it(made):
+def test_the_profiler_ends_with_the_stage(made):
   own, closed = made
   own.run(None, loop.Place(done=4, total=4, ended=True))
-  assert closed == ['profiler', 'stage']
+  assert closed == ['profiler']
+
+
+@pytest.mark.parametrize(
+  'broken', [(stage_transition.StageTransition, 'state'), (loop.Loop, 'run')]
+)
+def test_processes_of_a_stage_end_with_its_error(tmp_path, monkeypatch, broken):
+  """A study goes on in this process after the error of one of its runs."""
+  closed, build = [], stages.build
+
+  def noted(*given):
+    close = functools.partial(closed.append, 'stage')
+    return dataclasses.replace(build(*given), close=close)
+
+  def full(*given):
+    raise FloatingPointError('no room')
+
+  monkeypatch.setattr(stages, 'build', noted)
+  monkeypatch.setattr(*broken, full)
+  with pytest.raises(FloatingPointError):
+    train.run(tiny_recipe.get_config(), tmp_path)
+  assert closed == ['stage']
 
 
 REDUCED = dict(done=6, total=6, reduced=True, record={'finished': False})
