@@ -14,6 +14,20 @@ class Damaged(ValueError):
   """A checkpoint whose files are proven to differ from the saved files."""
 
 
+class Unreadable(OSError):
+  """A checkpoint that could not be read, without proven damage; it stays."""
+
+
+def unreadable(path, e: BaseException) -> Unreadable:
+  """Returns the error of a checkpoint that could not be read."""
+  reason = f'{type(e).__name__}: {e!s:.300}'.replace('\n', ' ')
+  return Unreadable(
+    f'{path} could not be read: {reason}. Nothing was changed: start the same '
+    'command again when the file system (or the memory) is back. If it never '
+    'can be, move that folder away to go on from the checkpoint before'
+  )
+
+
 def shapes(arrays: dict[str, Any]) -> dict[str, str]:
   """Describes arrays by dtype and shape."""
   return {k: f'{v.dtype}{list(v.shape)}' for k, v in arrays.items()}

@@ -26,17 +26,13 @@ from etils import epath
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.checkpoints import described, emergency, files, quiet, sums
 from jaxrl_reason.checkpoints import origin as origin_lib
-from jaxrl_reason.checkpoints.described import Damaged
+from jaxrl_reason.checkpoints.described import Damaged, Unreadable, unreadable
 from jaxrl_reason.checkpoints.emergency_note import disown
 
 STATE, RECORD = 'state', 'record'
 ASIDE = ('damaged-', 'torn-')  # damaged checkpoints
 CHECKPOINTS = 'checkpoints'  # this folder of a workdir has a folder per step
 NOTE = 'saved.json'  # in the workdir: the number of its newest checkpoint
-
-
-class Unreadable(OSError):
-  """A checkpoint that could not be read, without proven damage; it stays."""
 
 
 class NothingLeft(ValueError):
@@ -193,7 +189,7 @@ class Checkpoints:
     except FileNotFoundError as e:
       raise Damaged(f'{RECORD}/metadata is missing') from e
     except OSError as e:
-      raise _unreadable(path, e) from e
+      raise unreadable(path, e) from e
     except ValueError as e:
       raise Damaged(f'{RECORD}/metadata is no JSON: {e!s:.100}') from e
     if not isinstance(found, dict) or 'arrays' not in found:
@@ -224,7 +220,7 @@ class Checkpoints:
     except Unreadable:
       raise
     except OSError as e:
-      raise _unreadable(self._dir / str(step), e) from e
+      raise unreadable(self._dir / str(step), e) from e
 
   def restore(
     self, step: int, record: dict, template: Any, shardings: Any
@@ -260,7 +256,7 @@ class Checkpoints:
     except Exception as e:
       if damage := self.damage(step, whole=True):
         raise Damaged(damage) from e
-      raise _unreadable(at, e) from e
+      raise unreadable(at, e) from e
     took = time.monotonic() - begun
     self._told = {
       'perf/restore_s': took,
@@ -282,7 +278,7 @@ class Checkpoints:
       Unreadable: a checkpoint cannot be read, and no damage is proven.
       origin.Other: it is of another run.
     """
-    for step in reversed(self.steps()):
+    for step in reversed(self._common_steps()):
       if near := self._nearer(step, read):
         return near
       found, damage = None, self.damage(step, whole=self._verify)
@@ -302,6 +298,18 @@ class Checkpoints:
       return near
     self._refuse_to_begin_again()
     return None
+
+  def _common_steps(self) -> list[int]:
+    """Returns `steps`, which must be the same on all processes."""
+    lists = hosts.gather(self.steps())
+    for i, other in enumerate(lists):
+      if other != lists[0]:
+        raise Unreadable(
+          f'process {i} lists {other}, and process 0 {lists[0]}, as the steps '
+          f'in {self._dir}. Nothing was changed: start the same command again '
+          "when that host's file system shows the newest files"
+        )
+    return lists[0]
 
   def _read(self, step: int, read) -> Any:
     record, at = self.record(step), self._dir / str(step)
@@ -389,12 +397,3 @@ class Checkpoints:
     """Finishes the current save."""
     with self._explained():
       self._manager.close()
-
-
-def _unreadable(path, e: BaseException) -> Unreadable:
-  reason = f'{type(e).__name__}: {e!s:.300}'.replace('\n', ' ')
-  return Unreadable(
-    f'{path} could not be read: {reason}. Nothing was changed: start the same '
-    'command again when the file system (or the memory) is back. If it never '
-    'can be, move that folder away to go on from the checkpoint before'
-  )

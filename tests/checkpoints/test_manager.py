@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from jaxrl_reason import sharding
+from jaxrl_reason import hosts, sharding
 from jaxrl_reason.checkpoints import files, manager, other_run, sums
 from jaxrl_reason.checkpoints import origin as origin_lib
 
@@ -218,6 +218,15 @@ def test_a_run_never_starts_over_by_itself(tmp_path, quick):
   again = manager.Checkpoints(epath.Path(tmp_path), keep=2)
   with pytest.raises(manager.NothingLeft, match='"newest": 6.*--fresh'):
     again.latest(read)
+
+
+def test_processes_that_list_other_checkpoints_read_none(tmp_path, monkeypatch):
+  """A file system may cache the list of a folder on one of the hosts."""
+  checkpoints, read = saved(tmp_path, 5, 10)
+  monkeypatch.setattr(hosts, 'gather', lambda own: [own, [5]])
+  with pytest.raises(manager.Unreadable, match=r'process 1 lists \[5\], and'):
+    checkpoints.latest(read)
+  assert checkpoints.steps() == [5, 10]
 
 
 def test_an_empty_workdir_begins(tmp_path):
