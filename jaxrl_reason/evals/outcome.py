@@ -26,6 +26,10 @@ SHOWN = (
   'length', 'generated',
 )  # fmt: skip
 MOST_K = 5  # columns of pass@k
+FRACTIONS = (
+  'Some scores are fractions: greedy, maj@k and judge_vote@k are mean scores; '
+  'pass@k and the others count scores above 0.5.'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Outcome:
     same problems; {} for the first itself.
   contaminated: share of the problems with n-grams in training texts; None:
     not compared.
+  fractions: some scores are between 0 and 1.
   """
 
   about: Mapping[str, Any]
@@ -44,6 +49,7 @@ class Outcome:
   metrics: Mapping[str, Estimate]
   against: Mapping[str, Estimate]
   contaminated: float | None = None
+  fractions: bool = False
 
 
 def make(
@@ -61,7 +67,8 @@ def make(
   against = {} if base is None else scores.differences(rows, base)
   n = max(row['sample'] for row in rows)
   found = scores.estimates(rows)
-  return Outcome(about, problems, n, found, against, contaminated)
+  fractions = any(row['verdict']['score'] not in (0, 1) for row in rows)
+  return Outcome(about, problems, n, found, against, contaminated, fractions)
 
 
 def _plain(estimates: Mapping[str, Estimate]) -> dict[str, dict]:
@@ -142,6 +149,8 @@ def table(rows: Sequence[Outcome]) -> str:
          *(_cell(row.metrics.get(c), digits.get(c, 3)) for c in columns)]
       )  # fmt: skip
     out += ['', *_lines(cells), '']
+    if any(row.fractions for row in of):
+      out += [FRACTIONS, '']
     out += [line for row in of for line in _compared(row)]
   return '\n'.join(out).rstrip() + '\n'
 

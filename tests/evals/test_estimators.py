@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from jaxrl_reason.evals import accuracy, estimators, scores
+from jaxrl_reason.evals import accuracy, estimators, outcome, scores
 
 
 def mean(xs):
@@ -289,6 +289,14 @@ def test_votes_are_weighted():
   found = scores.values(rows)
   assert found['maj@3'] == 0.0 and found['vote@3'] == 1.0
   assert found['vote@1'] == found['maj@1'] == pytest.approx(1 / 3)
+
+
+def test_a_table_says_which_columns_have_fractions():
+  about = {'model': 'm', 'suite': 's', 'variant': 'own', 'temperature': 1.0}
+  for scores_, shown in (((0, 1), False), ((0.4, 1), True)):
+    rows = [row(0, i, s) for i in (0, 1) for s in scores_]
+    text = outcome.table([outcome.make(about, rows, None, None)])
+    assert (outcome.FRACTIONS in text) == shown
 
 
 def test_auroc_is_that_of_all_pairs():

@@ -33,6 +33,7 @@ from jaxrl_reason.reports import (
 )
 from jaxrl_reason.reports import answer_pages as answers
 from jaxrl_reason.reports import pass_at_k as passk
+from jaxrl_reason.run.records import evaluation_files
 
 pytest.importorskip('plotly', reason='the extra report is not installed')
 
@@ -821,6 +822,24 @@ def test_an_error_band_ends_with_its_line(tmp_path):
   figure = figures.of_panel(panels.PANELS[0], [workdirs.read(path)])
   band, line = figure['data'][:2]
   assert line['x'] == [5, 90] and {*band['x']} == {5, 90}
+
+
+def test_the_band_of_fractions_is_around_its_line(tmp_path):
+  """`greedy` is a mean score, also of verifiers that return fractions."""
+  path, scores = workdir(tmp_path / 'a'), [0.4, 0.6, 1.0, 0.3]
+  rows = [
+    {'problem': i, 'sample': j, 'verdict': {'score': score}}
+    for i, score in enumerate(scores)
+    for j in range(3)
+  ]
+  entry = evaluation_files.counted(rows)
+  assert entry['right'] == [0, 2, 2, 0]
+  row = {'step': 5, 'stage': 'sft', 'splits': {'heldout': entry}}
+  (path / 'evaluations' / '00000005.json').write_text(json.dumps(row))
+  run = workdirs.read(path)
+  name = 'eval/heldout/greedy'
+  _, low, high = figures._errors(run, figures.Origin([run]), name)
+  assert (low[0] + high[0]) / 2 == pytest.approx(np.mean(scores))
 
 
 def test_a_report_of_numbers_that_are_not_finite(tmp_path):

@@ -3,8 +3,9 @@
   {"step": 100, "stage": "rl", "splits": {"heldout": {"samples": 4,
    "greedy": [1, 0], "right": [3, 0]}}}
 
-`right` has the number of correct samples of every problem. Reports compute
-errors, pass@k and the problems gained and lost from it.
+`greedy` has the score of the greedy completion of every problem, and `right`
+the number of correct samples. Reports compute errors, pass@k and the problems
+gained and lost from these.
 """
 
 import json
@@ -13,23 +14,23 @@ from collections.abc import Mapping, Sequence
 from etils import epath
 
 from jaxrl_reason.checkpoints import files
+from jaxrl_reason.evals import scores
 
 
 def counted(rows: Sequence[Mapping]) -> dict:
   """Returns the entry of a split from its records; sample 0 of a problem is
   greedy.
   """
-  greedy: dict[int, int] = {}
+  greedy: dict[int, float] = {}
   right: dict[int, int] = {}
   samples = 0
   for row in rows:
     number, sample = row['problem'], row['sample']
-    solved = int(row['verdict']['score'] > 0.5)
     samples = max(samples, sample)
     if sample == 0:
-      greedy[number] = solved
+      greedy[number] = row['verdict']['score']
     else:
-      right[number] = right.get(number, 0) + solved
+      right[number] = right.get(number, 0) + scores.is_right(row)
   return {
     'samples': samples,
     'greedy': [greedy[i] for i in sorted(greedy)],
