@@ -197,10 +197,9 @@ def make(data: Data, names: tuple[str, ...], weights: tuple) -> Chooser:
 
 def difficulty(
   example: Mapping[str, Any], of_source: float | None, strict: bool = False
-) -> float:
+) -> float | None:
   """Returns the stated difficulty of a problem, in any unit: its source's
-  `difficulty`, else the example's own (meta), else the number of characters of
-  its worked solution.
+  `difficulty`, else the example's own (meta); None: none is stated.
 
   Args:
     strict: refuse a difficulty of the example that is no number.
@@ -215,4 +214,4 @@ def difficulty(
       f'its difficulty is {own!r:.60}, which is not a number: correct or '
       'remove the field, or set data.sources.<name>.difficulty'
     )
-  return float(len(example.get('solution') or ''))
+  return None

@@ -29,6 +29,21 @@ def test_a_difficulty_that_is_no_number_is_refused(value):
   assert problem_pool.facts(data, rows).difficulty.tolist() == [0.5, 0, 1]
 
 
+def test_difficulties_in_mixed_units_are_refused():
+  """Of curated rows, 0 to 1; of the others, characters of the solution."""
+  rows = [
+    {'prompt': f'{i}+1', 'solution': 'x' * 9 * i, 'meta': meta}
+    for i, meta in enumerate(({'difficulty': 0.9}, {}, {'difficulty': 0.1}))
+  ]
+  data = Data().changed({'controller.name': 'easy_to_hard'})
+  with pytest.raises(ValueError, match=r"problem 1 \('1\+1'\) states no diff"):
+    problem_pool.facts(data, rows)
+  assert len(problem_pool.facts(Data(), rows).difficulty) == 3
+  for example in rows:
+    example['meta'] = {}
+  assert problem_pool.facts(data, rows).difficulty.tolist() == [0, 0.5, 1]
+
+
 def stats(m, source=None, difficulty=None, own=None, arms=None, **changes):
   """Returns statistics of m problems, with some fields set."""
   source = np.zeros(m) if source is None else source

@@ -89,7 +89,9 @@ def shapes(data: Data, train) -> Facts:
 
 
 def facts(data: Data, problems) -> Facts:
-  """Reads the sources and difficulties of a pool's problems."""
+  """Reads the sources and difficulties of a pool's problems. If none is stated,
+  it is the number of characters of the worked solution.
+  """
   keys = mixture.own(data, 'difficulty')
   source, hard, name = [], [], data.controller.name
   read = name in controllers.BY_DIFFICULTY
@@ -104,6 +106,11 @@ def facts(data: Data, problems) -> Facts:
         f'data.controller.name={name!r}: problem {i} ({text!r:.60}): {e}'
       ) from e
     hard.append(own)
+  if None in hard:
+    if read:
+      _refuse_partly_stated(name, problems, hard)
+    lengths = [len(problems[i].get('solution') or '') for i in range(len(hard))]
+    hard = [n if own is None else own for n, own in zip(lengths, hard)]
   ranked = pool.ranked(np.float64(hard))
   if read and not ranked.any():
     raise ValueError(
@@ -111,6 +118,19 @@ def facts(data: Data, problems) -> Facts:
       'problems are alike in it: set data.sources.<name>.difficulty'
     )
   return Facts(np.int32(source), ranked)
+
+
+def _refuse_partly_stated(name: str, problems, hard: list[float | None]):
+  """Refuses difficulties of which some would be lengths of solutions."""
+  stated = [own for own in hard if own is not None]
+  if stated:
+    at = hard.index(None)
+    raise ValueError(
+      f'data.controller.name={name!r}: problem {at} '
+      f'({problems[at]["prompt"]!r:.60}) states no difficulty, and '
+      f'{len(stated)} of {len(hard)} problems do: write the field into every '
+      'row, or set data.sources.<name>.difficulty of every source'
+    )
 
 
 def prompts_of(problems, encode: Callable, mesh) -> Prompts:
