@@ -30,7 +30,15 @@ from jaxrl_reason.run import train
 from jaxrl_reason.run.evaluator import Evaluator
 from jaxrl_reason.run.process import memory_maps
 from jaxrl_reason.run.records import events, metrics
-from jaxrl_reason.studies import fits, grid, options, pages, traced, verdicts
+from jaxrl_reason.studies import (
+  fits,
+  grid,
+  options,
+  pages,
+  telling,
+  traced,
+  verdicts,
+)
 from jaxrl_reason.studies import results as outcome
 from jaxrl_reason.studies import study_run as session
 from jaxrl_reason.studies.grid import Study, Tuning
@@ -236,6 +244,18 @@ def test_runs_with_other_tokens_share_no_program():
     session.together._refuse_other_tokens(
       [prepared(0, 'ab'), prepared(1, 'ac')]
     )
+
+
+def test_a_long_compilation_is_reported(monkeypatch):
+  """Also if nothing else is waited for."""
+  said = []
+  monkeypatch.setattr(telling.journal, 'say', said.append)
+  shown = types.SimpleNamespace(_waited=False)
+  waiting = telling.Telling.dispatching(shown, None)
+  waiting._begun = 0.0
+  waiting._done.wait = lambda seconds: bool(said)  # one interval
+  waiting._run()
+  assert said[0].startswith('compiling the step of all, ')
 
 
 def test_only_missing_cells_are_run(tmp_path, monkeypatch):
