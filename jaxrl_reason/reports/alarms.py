@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import numpy as np
-
 from jaxrl_reason.reports import line_alarms, state
 from jaxrl_reason.reports import pass_at_k as passk
 from jaxrl_reason.reports.answer_pages import Step
@@ -92,11 +90,15 @@ def _fewer_solvable(run: Run) -> Alarm:
     if not before or len(before['right']) != len(after['right']):
       continue
     n = min(before['samples'], after['samples'])
-    change = passk.pass_at_k(after['right'], after['samples'], n)
-    change = change - passk.pass_at_k(before['right'], before['samples'], n)
-    error = change.std() / np.sqrt(len(change))
-    on |= bool(change.mean() < -2 * error)
-    found.append(f'{split} pass@{n} {change.mean():+.3f} ± {error:.3f}')
+    change, error = passk.paired(
+      *(
+        passk.pass_at_k(side['right'], side['samples'], n)
+        for side in (before, after)
+      )
+    )
+    # One problem has no error.
+    on |= len(after['right']) > 1 and change < -2 * error
+    found.append(f'{split} pass@{n} {change:+.3f} ± {error:.3f}')
   text = ', '.join(found) or 'no same split'
   since = both[0]['step'] if on else None
   return Alarm(name, on if found else None, text, advice, since)

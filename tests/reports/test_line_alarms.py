@@ -2,6 +2,7 @@
 
 import json
 import re
+import types
 
 import pytest
 from paths import ROOT
@@ -80,6 +81,21 @@ def test_an_alarm_begins_once_and_ends(name):
   for step in range(36, 100):
     watch.add(step, WELL)
   assert 36 <= watch.raised[name].until < 100
+
+
+def test_the_fall_of_one_problem_is_no_alarm_of_pass_at_k():
+  def alarm(*right):
+    evaluations = [
+      {'step': i, 'stage': 'rl', 'splits': {'heldout': entry}}
+      for i, entry in enumerate({'samples': 4, 'right': r} for r in right)
+    ]
+    run = types.SimpleNamespace(evaluations=evaluations)
+    return alarms._fewer_solvable(run).on
+
+  assert not alarm([4], [0])
+  # The standard error of ten problems divides by nine: 1.96 of them.
+  assert not alarm([4] * 10, [0] * 3 + [4] * 7)
+  assert alarm([4] * 8, [0] * 7 + [4])
 
 
 def test_one_line_raises_no_alarm():
