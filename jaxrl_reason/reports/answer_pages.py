@@ -95,6 +95,13 @@ class Uncertain:
         seen[0] += 1
         seen[1] += nats
 
+  def include(self, other: 'Uncertain') -> None:
+    """Counts the tokens that another has counted."""
+    for text, (count, nats) in other._sums.items():
+      seen = self._sums[text]
+      seen[0] += count
+      seen[1] += nats
+
   def top(self, n: int = 15) -> list[tuple[str, int, float, float]]:
     """Returns (text, count, mean in nats, share of all entropy), with the
     largest shares first.
@@ -225,7 +232,8 @@ class Reader:
     """
     self._number, self._blocks, self.unread = number, blocks, 0
     self._seen: set[int] = set()
-    self._uncertain, self._support = Uncertain(), Support()
+    self._uncertain: dict[int, Uncertain] = {}  # of the late steps
+    self._support = Support()
     self._answers = Answers([], [], [])
 
   def read(self, run: Run, limit: float = math.inf) -> Answers:
@@ -234,18 +242,22 @@ class Reader:
     Args:
       limit: tokens after which the other files are left to the next call.
     """
-    late, self.unread = len(run.rollouts) * 2 // 3, 0
-    for i, path in enumerate(run.rollouts):
-      step = int(path.stem)
+    steps, self.unread = [int(path.stem) for path in run.rollouts], 0
+    late = {*steps[len(steps) * 2 // 3 :]}
+    for step, path in zip(steps, run.rollouts):
       if step in self._seen:
         continue
       if limit <= 0:
         self.unread += 1
       elif rows := records(path):
         self._seen.add(step)
-        self._add(step, rows, late=i >= late)
+        self._add(step, rows, late=step in late)
         limit -= sum(row['length'] for row in rows)
-    self._answers.top = self._uncertain.top()
+    uncertain = Uncertain()
+    # A growing run has files that were late when they were read.
+    for step in sorted(late & self._uncertain.keys()):
+      uncertain.include(self._uncertain[step])
+    self._answers.top = uncertain.top()
     return self._answers
 
   def _add(self, step: int, rows: list[dict], *, late: bool) -> None:
@@ -254,10 +266,12 @@ class Reader:
     found.steps.append(_of_step(step, rows))
     found.support.append((step, *self._support.add(rows)))
     found.worst = min(rows, key=lambda row: row.get('reward') or 0.0)
+    if late:
+      self._uncertain[step] = Uncertain()
     for row in rows:
       self._blocks.add(self._number, row)
       if late:
-        self._uncertain.add(row)
+        self._uncertain[step].add(row)
 
 
 class Support:

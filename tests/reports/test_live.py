@@ -11,7 +11,8 @@ import pytest
 from test_report import jsonl, record, set_field, workdir
 
 from jaxrl_reason import report
-from jaxrl_reason.reports import live
+from jaxrl_reason.reports import answer_pages as answers
+from jaxrl_reason.reports import live, workdirs
 
 pytest.importorskip('plotly', reason='the extra report is not installed')
 
@@ -60,6 +61,18 @@ def test_an_event_says_that_a_run_has_grown(served):
   assert (index['version'], index['rows']) == (2, 2 * 9 * 12 + 3)
   assert 'src="plotly.js"' in page and 'id="texts-0"' not in page
   assert b'Plotly' in get(server, '/plotly.js').read()
+
+
+def test_the_uncertain_tokens_of_a_growing_run_are_of_its_last_third(tmp_path):
+  """Also if most files were among the newest when they were read."""
+  path = workdir(tmp_path / 'a', steps=[0])
+  grown, again = (answers.Reader(0, answers.Blocks()) for _ in range(2))
+  for step in range(10, 130, 10):
+    grow(path, step)
+    run = workdirs.read(path)
+    found = grown.read(run)
+  assert len(run.rollouts) == 13
+  assert found.top == again.read(run).top
 
 
 def test_other_hosts_and_files_are_refused(served):
