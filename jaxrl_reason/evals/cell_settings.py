@@ -106,7 +106,7 @@ def of(
     'dtype': o.dtype or loading.default_dtype(),
     'thinking': o.thinking,
     'budgets': sorted(o.budgets),
-    'base': loading.full_name(o.base) if o.base else None,
+    'base': _base(o, temperature, k),
     **{k: getattr(o, k) for k in same},
     **of_model,
     **_verified(o, suite),
@@ -175,15 +175,42 @@ def _power(o: Options, temperature: float, chunks: dict) -> dict[str, Any]:
       f'--power={o.power:g} and --moves={o.moves} go together: set a power '
       'above 1 and at least one move'
     )
-  own = sampling_settings.NEUTRAL | dict(logit_bias={}, least=0, most=0)
-  values = vars(o) | {'temperature': temperature}
-  wrong = [k for k in own if values[k] != own[k]] + ['chunk'] * bool(chunks)
+  wrong = _changed(o, temperature) + ['chunk'] * bool(chunks)
   if wrong:
     raise ValueError(
       f"--power={o.power:g} samples from a power of the model's own "
       f'distribution, and cannot be combined with --{wrong[0]}'
     )
   return {'power': o.power, 'moves': o.moves}
+
+
+def _changed(o: Options, temperature: float) -> list[str]:
+  """Returns the settings with which samples are not of the model's own
+  distribution.
+  """
+  own = sampling_settings.NEUTRAL | dict(logit_bias={}, least=0, most=0)
+  values = vars(o) | {'temperature': temperature}
+  return [k for k in own if values[k] != own[k]]
+
+
+def _base(o: Options, temperature: float, k: int) -> str | None:
+  """Returns the name of the model that a KL is measured to; None: none.
+
+  Raises:
+    ValueError: the answers are no samples of the model's own distribution.
+  """
+  if not o.base:
+    return None
+  wrong = _changed(o, temperature) + ['k=0'] * (not k)
+  wrong += ['power'] * (o.power != 1) + ['simulations'] * bool(o.simulations)
+  wrong += ['regex or --json_schema'] * bool(o.grammar)
+  if wrong:
+    raise ValueError(
+      '--base measures the KL with samples at temperature 1 of all tokens, and '
+      f'cannot be combined with --{wrong[0]}: evaluate these in a second '
+      'command, without --base'
+    )
+  return loading.full_name(o.base)
 
 
 def _grammar(o: Options, chunks: dict) -> dict[str, str]:

@@ -68,8 +68,8 @@ def sums(rows: Sequence[Mapping]) -> Sums:
   for name in ('entropy', 'logp', 'generated'):
     if all(name in r for r in rows):
       out[name] = _means(drawn if all(drawn) else groups, _field(name))
-  if all('base_logp' in r for r in rows):
-    out['kl_base'] = _kl(drawn if all(drawn) else groups)
+  if all(drawn) and all('base_logp' in r for r in rows):
+    out['kl_base'] = _kl(drawn)
   stated = [[r for r in g if r.get('confidence') is not None] for g in groups]
   if any(stated):
     out['stated_confidence'] = _share(stated, groups)

@@ -113,7 +113,8 @@ def _kl(drawn: list[dict]) -> tuple[float, float] | None:
   """
   sums: dict[int, list[float]] = {}  # problem -> [nats, tokens]
   for r in drawn:
-    if _numbers(r, 'logp', 'base_logp', 'length') and r['length']:
+    of_model = r.get('temperature', 1) == 1  # older files have others
+    if of_model and _numbers(r, 'logp', 'base_logp', 'length') and r['length']:
       of = sums.setdefault(r['problem'], [0.0, 0.0])
       of[0] += r['logp'] - r['base_logp']
       of[1] += r['length']

@@ -21,7 +21,7 @@ from etils import epath
 from paths import ROOT
 
 from jaxrl_reason import evaluate
-from jaxrl_reason.evals import cell_settings, grown, loading, suites
+from jaxrl_reason.evals import cell_settings, grown, loading, prompts, suites
 from jaxrl_reason.evals import evaluation as session
 from jaxrl_reason.evals import generation as generate
 from jaxrl_reason.reports import answer_folders
@@ -432,6 +432,25 @@ def test_generate_and_grade_read_the_output_of_evaluate(
   assert all(r['completion'] == greedy[r['prompt']] for r in new)
   assert 'verdict' not in new[0] and 'logp' not in new[0]
   grade.run(str(out), str(tmp_path / 'g2.jsonl'), 'task', keys, **limits)
+
+
+@pytest.mark.parametrize(
+  'more',
+  [
+    '--temperature=0.6', '--temperature=1,0.6', '--top_p=0.9', '--k=0',
+    '--min_p=0.1', '--repetition_penalty=1.1', '--regex=[0-9]+',
+  ],
+)  # fmt: skip
+def test_a_kl_is_only_measured_with_samples_of_the_model(folder, more):
+  """Of other samples, the mean of log (policy / base) is no KL."""
+  a = ['--model=x', '--suite=y', '--out=z', f'--base={folder}/run@2', more]
+  o = evaluate.options(evaluate.parser().parse(a))
+  suite = suites.load('task:arithmetic?n=2')
+  with pytest.raises(ValueError, match='--base measures.*be combined with --'):
+    for temperature in o.temperatures:
+      cell_settings.of(
+        o, f'{folder}/run@2', suite, prompts.parse('own'), temperature, {}
+      )
 
 
 def test_kl_to_a_base_is_that_of_a_forward_pass(folder, tmp_path):
