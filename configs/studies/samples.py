@@ -9,8 +9,9 @@ and training on correct answers alone (PSR) loses pass@k. 2: a weight of 0.1 for
 correct answers is best over all k. All use rewards of 1 and -1 without a
 baseline. Answers are strings that cannot be guessed (`functions.py`), and k is
 64. The control `random` has rewards of 1 and -1 at random, whatever the answer,
-at the learning rate of `negative`. Updates of Adam at equal rates have about
-equal norms.
+at the learning rate of `negative`. Updates of Adam then have about equal norms:
+on the tuning seed at 1e-4, in updates 6 to 20, 0.0083 for `negative` and 0.0081
+for `random`.
 
 Every other setting has its own learning rate: 1e-4, three times it or 0.3 of
 it, the best by pass@1 on a tuning seed.
