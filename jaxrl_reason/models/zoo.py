@@ -4,6 +4,7 @@ one size differ in norm_eps, context and rotary scaling.
 """
 
 from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.families import ministral3
 from jaxrl_reason.models.zoo_mixed import MIXED, make
 
 
@@ -161,6 +162,11 @@ ZOO = {
     tie_word_embeddings=True,
   ),
   'ministral-3-8b': make('ministral3', (34, 4096, 14_336, 32, 8, 128, 131_072)),
+  'ministral-3-14b': make(
+    'ministral3',
+    (40, 5120, 16_384, 32, 8, 128, 131_072),
+    rope_parameters=ministral3.ABSENT | {'rope_theta': 1e9},
+  ),
   'gemma-2b': _gemma1(18, 2048, 16_384, 8, 1),
   'gemma-7b': _gemma1(28, 3072, 24_576, 16, 16),
   'gemma-2-2b': _gemma2(26, 2304, 9216, 8, 4, 256),
@@ -240,7 +246,9 @@ ZOO = {
     'seed_oss', (64, 5120, 27_648, 80, 8, 128, 155_136), rope_theta=1e7
   ),
   'ernie-4.5-0.3b': make('ernie4_5', (18, 1024, 3072, 16, 2, 128, 103_424)),
+  'hunyuan-0.5b': _hunyuan(24, 1024, 3584, 16, 8, 128, 120_818),
   'hunyuan-1.8b': _hunyuan(32, 2048, 6144, 16, 4, 128, 120_818),
+  'hunyuan-4b': _hunyuan(36, 3072, 8192, 32, 8, 128, 120_818),
   'hunyuan-7b': _hunyuan(32, 4096, 14_336, 32, 8, 128, 128_167),
   # As transformers, llama3 rotary scaling if a file has none.
   'apertus-8b': make('apertus', (32, 4096, 21_504, 32, 8, 128, 131_072)),

@@ -187,6 +187,13 @@ MIXED = {
     (24, 2048, 7168, 32, 8, 64, 65_536),
     full_attn_idxs=[2, 6, 10, 14, 18, 21],
   ),
+  'lfm2-24b-a2b': make(
+    'lfm2_moe',
+    (40, 2048, 11_776, 32, 8, 64, 65_536),
+    full_attn_idxs=list(range(2, 40, 4)),
+    num_experts=64,
+    moe_intermediate_size=1536,
+  ),
   'granite-4.0-h-micro': make(
     'granitemoehybrid',
     (40, 2048, 8192, 32, 8, 64, 100_352),
