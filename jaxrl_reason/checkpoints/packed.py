@@ -4,10 +4,11 @@
          are X [..., in, out]: 4-bit floats, two in a byte, low bits first, and
          a power of two for 32 of them (Open Compute Project, MX formats 1.0)
 
-  FP8    X f8e4m3 [out, in] and X_scale_inv f32 [out / 128, in / 128] are their
-         product, a scale for each tile (https://arxiv.org/abs/2412.19437), or
-         one for the whole weight. X's module may have an activation_scale, by
-         which other programs round the module's inputs; it is not read
+  FP8    X f8e4m3 [..., out, in] and X_scale_inv f32 [..., out / 128, in / 128]
+         are their product, a scale for each tile
+         (https://arxiv.org/abs/2412.19437), or one for the whole weight. X's
+         module may have an activation_scale, by which other programs round the
+         module's inputs; it is not read
 
 bfloat16 represents every MXFP4 number exactly. Products of FP8 are rounded to
 bfloat16, as in DeepSeek V3's own conversion. The results have the interface of
@@ -65,10 +66,11 @@ class Mxfp4:
 
 @dataclasses.dataclass(frozen=True)
 class Fp8:
-  """A weight [out, in] and its scales, as if it were bfloat16."""
+  """A weight [..., out, in] and its scales, as if it were bfloat16."""
 
-  values: np.ndarray  # f8e4m3 [out, in], mapped from the file
-  scales: Any  # slice of [out / 128, in / 128], or of one number of any shape
+  values: np.ndarray  # f8e4m3 [..., out, in], mapped from the file
+  # Slice of [..., out / 128, in / 128], or of one number of any shape.
+  scales: Any
 
   def get_shape(self) -> list[int]:
     return list(self.values.shape)
@@ -78,11 +80,14 @@ class Fp8:
 
   def __getitem__(self, where) -> np.ndarray:
     where = where if isinstance(where, tuple) else (where,)
-    where = (*where, *[slice(None)] * (2 - len(where)))
+    shape = self.values.shape
+    where = (*where, *[slice(None)] * (len(shape) - len(where)))
     scales = np.asarray(self.scales[...], np.float32)
     if scales.size > 1:
-      at = [np.arange(n)[w] // TILE for n, w in zip(self.values.shape, where)]
-      scales = scales[np.ix_(*at)]
+      rows, columns = (
+        np.arange(n)[w] // TILE for n, w in zip(shape[-2:], where[-2:])
+      )
+      scales = scales[where[:-2]][..., rows[:, None], columns]
     else:
       scales = scales.reshape(())
     return (self.values[where].astype(np.float32) * scales).astype(jnp.bfloat16)
@@ -113,7 +118,7 @@ def unpacked(folder: pathlib.Path, slices: dict, home: dict) -> dict:
     if whole not in slices or slices[whole].get_dtype() != 'F8_E4M3':
       raise ValueError(f'{folder}: {name} scales no tensor of F8_E4M3')
     shape, found = slices[whole].get_shape(), list(scales.get_shape())
-    tiles = [math.ceil(n / TILE) for n in shape]
+    tiles = [*shape[:-2], *(math.ceil(n / TILE) for n in shape[-2:])]
     if math.prod(found) != 1 and found != tiles:
       raise ValueError(
         f'{folder}: {whole} is {tuple(shape)} and its scales {tuple(found)}: '

@@ -5,6 +5,7 @@ weights are widened, and other weights are written back unchanged.
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import hf_models as H
@@ -12,6 +13,7 @@ from models.hf_models import torch, transformers
 
 from jaxrl_reason import sharding
 from jaxrl_reason.checkpoints import conversion, hf
+from jaxrl_reason.checkpoints import packed as packing
 from jaxrl_reason.models import families, transformer, weights
 
 library = pytest.importorskip('safetensors.numpy')
@@ -114,22 +116,42 @@ def test_wrongly_packed_weights_are_named(packed, tmp_path):
     conversion.convert(tmp_path, tmp_path / 'out')
 
 
-def test_fp8_is_widened_tile_by_tile(tmp_path):
+def made(name: str):
+  """Makes a model of two layers, or of layers of both kinds, with odd tiles."""
+  if name == 'qwen3_vl_moe':  # the experts of a layer are in one tensor
+    return H.make_with_images(moe=True)
+  layers = 4 if name in ('qwen3_next', 'qwen3_5', 'qwen3_5_moe') else 2
+  return H.make(name, hidden_size=136, num_hidden_layers=layers)
+
+
+@pytest.mark.parametrize(
+  'kind',
+  [
+    'deepseek_v3',
+    'qwen3',
+    'qwen3_moe',
+    'qwen3_next',
+    'qwen3_5',
+    'qwen3_5_moe',
+    'qwen3_vl_moe',
+  ],
+)
+def test_fp8_is_widened_tile_by_tile(kind, tmp_path):
   """Uses the format of DeepSeek V3; the product is in float32, rounded once."""
-  H.make(
-    'deepseek_v3', hidden_size=136, num_hidden_layers=2
-  ).bfloat16().save_pretrained(tmp_path / 'in')
+  made(kind).bfloat16().save_pretrained(tmp_path / 'in')
   path = tmp_path / 'in' / hf.SINGLE
   torch_files = pytest.importorskip('safetensors.torch')
   tensors, want = torch_files.load_file(path), {}
   torch.manual_seed(0)
-  for name in [n for n in tensors if 'proj' in n]:
-    tiles = [-(-n // 128) for n in tensors[name].shape]
+  names = [n for n in tensors if 'proj' in n and 'visual' not in n]
+  for name in [n for n in names if tensors[n].ndim > 1]:
+    *lead, rows, columns = tensors[name].shape
+    tiles = [*lead, -(-rows // 128), -(-columns // 128)]
     tensors[name] = tensors[name].to(torch.float8_e4m3fn)
     scales = torch.rand(tiles)
     tensors[f'{name}_scale_inv'] = scales
-    wide = scales.repeat_interleave(128, 0).repeat_interleave(128, 1)
-    part = wide[tuple(slice(n) for n in tensors[name].shape)]
+    wide = scales.repeat_interleave(128, -2).repeat_interleave(128, -1)
+    part = wide[..., :rows, :columns]
     want[name] = (tensors[name].float() * part).bfloat16().float().numpy()
   torch_files.save_file(tensors, path, metadata={'format': 'pt'})
   config = tmp_path / 'in' / 'config.json'
@@ -137,19 +159,42 @@ def test_fp8_is_widened_tile_by_tile(tmp_path):
   config.write_text(json.dumps(json.loads(config.read_text()) | packed))
   conversion.convert(tmp_path / 'in', tmp_path / 'out')
   got = tensors_of(tmp_path / 'out')
-  assert any('experts' in name for name in want)
+  experts = kind not in ('qwen3', 'qwen3_5')
+  assert want and any('experts' in name for name in want) == experts
   for name, x in want.items():
     assert got[name].dtype == 'bfloat16'
+    if kind == 'qwen3_vl_moe' and 'experts' in name:
+      x = x.swapaxes(-1, -2)  # written as published
     np.testing.assert_array_equal(got[name].astype('f4'), x, name)
   name = min(want)
   with hf.open_folder(tmp_path / 'in') as slices:
-    where = np.index_exp[1:4, 3:9]
+    where = np.index_exp[1:4, 3:9][: want[name].ndim]
     np.testing.assert_array_equal(slices[name][where], want[name][where])
   scales = f'{name}_scale_inv'
-  wrong = tensors | {scales: tensors[scales].repeat(1, 2)}
+  wrong = tensors | {scales: tensors[scales].repeat_interleave(2, -1)}
   torch_files.save_file(wrong, path, metadata={'format': 'pt'})
   with pytest.raises(ValueError, match='one for each tile of 128'):
     hf.dtype_of(tmp_path / 'in')
+
+
+@pytest.mark.parametrize(
+  'where',
+  [
+    np.index_exp[:],
+    np.index_exp[1],
+    np.index_exp[1:, 120:140],
+    np.index_exp[2, :, 100:135],
+    np.index_exp[0:2, 5:199, 127:129],
+  ],
+)
+def test_fp8_of_all_experts_is_sliced_with_its_scales(where):
+  rng = np.random.default_rng(0)
+  values = rng.normal(size=(3, 200, 140)).astype(jnp.float8_e4m3fn)
+  scales = rng.uniform(size=(3, 2, 2)).astype('f4')
+  wide = scales.repeat(128, 1).repeat(128, 2)[:, :200, :140]
+  want = (values.astype('f4') * wide).astype(jnp.bfloat16)
+  got = packing.Fp8(values, scales)[where]
+  np.testing.assert_array_equal(got, want[where])
 
 
 def test_fp8_is_widened_by_the_scale_of_a_whole_weight(tmp_path):

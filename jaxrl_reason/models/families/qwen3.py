@@ -13,6 +13,7 @@ DEFAULTS = (
   }
 )
 TENSORS = (*tensors.LLAMA, *tensors.QK_NORMS)
+PACKED = ('fp8',)
 
 
 def read(h: dict) -> dict:

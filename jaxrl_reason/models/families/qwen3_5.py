@@ -10,6 +10,7 @@ from jaxrl_reason.models.published import tensors
 ARCHITECTURE = 'Qwen3_5ForCausalLM'
 DEFAULTS = qwen3_next.DELTA_DEFAULTS | {'num_key_value_heads': 4}
 ACTIVATIONS = qwen3_next.ACTIVATIONS
+PACKED = qwen3_next.PACKED
 beside = qwen3_next.beside
 IN = (
   tensors.layer('linear_attn.in_proj_qkv.weight', 'attn/q', 'attn/k', 'attn/v'),

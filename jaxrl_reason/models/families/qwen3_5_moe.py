@@ -11,6 +11,7 @@ DEFAULTS = qwen3_next.DEFAULTS | {
   'num_experts_per_tok': 8,
 }
 ACTIVATIONS = qwen3_next.ACTIVATIONS
+PACKED = qwen3_next.PACKED
 beside = qwen3_next.beside
 TENSORS = (
   *tensors.ENDS,

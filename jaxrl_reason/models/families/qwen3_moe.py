@@ -19,6 +19,7 @@ TENSORS = (
   *tensors.EXPERTS,
   *tensors.PRE_NORMS,
 )
+PACKED = ('fp8',)
 
 
 def read(h: dict) -> dict:

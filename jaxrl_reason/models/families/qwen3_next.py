@@ -50,6 +50,7 @@ TENSORS = (
   *BOTH,
   *tensors.of_stack(DELTA, *IN, *OF_DELTA, *BOTH),
 )
+PACKED = ('fp8',)
 UNADAPTED = tensors.EXPERT_TARGETS
 
 

@@ -13,6 +13,7 @@ DEFAULTS = keys.BASE | {
   'num_key_value_heads': 32,
 }
 TENSORS = qwen3.TENSORS
+PACKED = qwen3.PACKED
 
 
 def read(h: dict) -> dict:

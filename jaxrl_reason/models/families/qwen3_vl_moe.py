@@ -28,6 +28,7 @@ TENSORS = (
   tensors.layer('mlp.experts.down_proj', 'mlp/down', layout='stacked'),
   *tensors.PRE_NORMS,
 )
+PACKED = qwen3_vl.PACKED
 
 
 def read(h: dict) -> dict:
