@@ -19,7 +19,12 @@ ANSWER = re.compile(r'\\boxed|<answer>|final answer|answer is|####|#', re.I)
 LONG = 200  # least characters for the zlib test
 REPEATED = 0.2  # compressed share of a repetitive text
 SHORT = 16  # least characters for the test of short texts
-ENV = 'env'  # the reward part of an environment
+# Names of reward parts that judge whether the answer is correct.
+CORRECT = re.compile(
+  r'answer|correct|accura|verif|task|host|math|number|integer|exact|normalized|'
+  r'equal|countdown|subsequence|code|sql|gym|instructions|tool_calls$|judge|'
+  r'rubric|verdict'
+)
 RUN = 4  # words of a sequence, or characters of a short text
 
 
@@ -101,9 +106,10 @@ def format_only(parts: dict[str, float]) -> bool:
 
 
 def disagree(parts: dict[str, float]) -> bool:
-  """Returns whether two answer parts disagree: one is 0, another is 1.
-
-  The price of calls and bonuses of a length have other values.
+  """Returns whether two parts that judge the answer disagree: one is 0, another
+  is 1. Bonuses, prices of calls and forms judge something else.
   """
-  answer = {v for k, v in parts.items() if k != ENV and not _is_form(k)}
-  return {0.0, 1.0} <= answer
+  judged = {
+    v for k, v in parts.items() if CORRECT.search(k) and not _is_form(k)
+  }
+  return {0.0, 1.0} <= judged

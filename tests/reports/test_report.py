@@ -457,6 +457,8 @@ def test_signs_of_bad_answers_are_found():
   assert not signs.disagree({'math': 1.0, 'format': 0.0})
   assert not signs.disagree({'math': 1.0, 'env': -0.05, 'short': 0.4})
   assert not signs.disagree({'math': 1.0, 'env': 0.0})
+  assert not signs.disagree({'answer': 0.0, 'short': 1.0, 'random': 1.0})
+  assert signs.disagree({'answer': 0.0, 'host': 1.0, 'short': 1.0})
   parts = {'format': 1.0, 'math': 0.0, 'exact': 1.0}
   for status, found in (('parsed', True), ('timeout', False)):
     verdict = {'score': 0.0, 'status': status, 'parts': parts}
