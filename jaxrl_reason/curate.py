@@ -82,7 +82,6 @@ def options(a):
   models = command.listed('--model', a.model, str)
   if len(models) > 1:
     raise ValueError(f'--model={a.model}: one model')
-  _refuse_without_effect(a)
   same = ('k', 'batch', 'seed', 'workers', 'timeout_s')
   asked = session.Options(
     models=models,
@@ -124,6 +123,8 @@ def _refuse_without_effect(a) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
+  with command.one_line():
+    _refuse_without_effect(a)
   # Imported late, so that a wrong flag is refused at once.
   from jaxrl_reason.evals import curation
   from jaxrl_reason.run import model_commands

@@ -206,15 +206,6 @@ def test_buckets(rate, name):
     ('--buckets=0.7,0.2', '--buckets=0.7,0.2: rising'),
     ('--buckets=x', "--buckets=x: 'x' is no float"),
     ('--keep=0.5', '--keep=0.5: two pass rates'),
-    *(
-      (flag, f'{flag} has no effect without --model')
-      for flag in (
-        *('--keep=0.1,0.9', '--k=4', '--buckets=0.5', '--temperature=0.5'),
-        *('--max_new=9', '--prompt=boxed', '--verifier=numbers', '--seed=1'),
-        '--batch=8',
-      )
-    ),
-    ('--ngram=8', '--ngram=8 has no effect without --against'),
     ('--format=csv', "--format='csv': choose jsonl or parquet"),
     ('--question=q', "row 1: it has no field 'q'"),
     ('--file=nowhere.jsonl', '--file=nowhere.jsonl is no file'),
@@ -228,6 +219,27 @@ def test_errors_are_one_line(folder, flag, says):
   with pytest.raises((ValueError, OSError), match=says) as error:
     run(*flags(folder, 'out'), flag)
   assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  'flag',
+  [
+    *('--keep=0.1,0.9', '--k=4', '--buckets=0.5', '--temperature=0.5'),
+    *('--max_new=9', '--prompt=boxed', '--verifier=numbers', '--seed=1'),
+    *('--batch=8', '--ngram=8'),
+  ],
+)
+def test_flags_without_effect_are_refused_before_slow_imports(flag, capsys):
+  with pytest.raises(SystemExit):
+    curate.main(['--file=f.jsonl', '--out=o', flag])
+  needed = '--against' if flag == '--ngram=8' else '--model'
+  said = capsys.readouterr().err
+  assert said == f'error: {flag} has no effect without {needed}\n'
+  if flag == '--k=4':
+    code = 'import sys; from jaxrl_reason import curate\n'
+    code += f'try: curate.main(["--file=f.jsonl", "--out=o", "{flag}"])\n'
+    code += 'except SystemExit: sys.exit("jax" in sys.modules)'
+    assert not subprocess.run([sys.executable, '-c', code]).returncode
 
 
 def test_pass_rates_of_a_run(tmp_path):
