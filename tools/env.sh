@@ -39,6 +39,21 @@ make_venv() {
   "$python" -m venv "$VENV"
 }
 
+# Shows the large downloads of pip, whose other lines are a hundred.
+show_progress() {
+  local line name
+  while IFS= read -r line; do
+    case $line in
+      *Downloading\ *[0-9][0-9].[0-9]\ MB\)*)
+        name=${line##*Downloading }
+        name=$(cut -d- -f1,2 <<<"${name%% *}")
+        say "  $name (${line##*(}"
+        ;;
+      Installing\ collected*) say "  unpacking" ;;
+    esac
+  done
+}
+
 ensure_env() {
   local extras want stamp
   extras=$(printf '%s,%s' "${EXTRAS:-}" "${JAXRL_EXTRAS:-}" |
@@ -50,9 +65,10 @@ ensure_env() {
     # If making .venv is interrupted, it has an interpreter without pip.
     "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || make_venv || return 1
     say "Installing jaxrl_reason${extras:+[$extras]} into $VENV" \
-        "(once; a minute or two)."
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
-      --editable "$ROOT${extras:+[$extras]}" || {
+        "(once; a minute or two, longer with tpu or cuda). Large downloads:"
+    "$VENV/bin/python" -m pip install --progress-bar off \
+      --disable-pip-version-check --editable "$ROOT${extras:+[$extras]}" |
+      show_progress || {
       say "Installation failed. The lines above have the reason."
       return 1
     }

@@ -30,9 +30,12 @@ def called(tmp_path):
 
   def call(*words):
     given = env | {'PYTHON': os.environ.get('PYTHON', '')}
-    subprocess.run([RUN, *words], env=given, check=True, stderr=subprocess.PIPE)
+    command = [RUN, *words]
+    done = subprocess.run(command, env=given, check=True, stderr=-1, text=True)
+    call.said.append(done.stderr)
     return (tmp_path / 'calls').read_text().splitlines()
 
+  call.said = []  # stderr of each call
   return call
 
 
@@ -44,7 +47,8 @@ def called(tmp_path):
     (['report', 'W'], '[report]'),
     (['start', '--data=countdown'], '[hf]'),
     (['start', '--data=countdown', '--on=v5e-8'], '[hf,tpu]'),
-    (['plan', '--config=X.py'], '[tpu]'),
+    (['plan', '--config=X.py'], ''),
+    (['plan', '--config=X.py', '--topology=v5e:4x4'], '[tpu]'),
     (['--config=plan'], ''),
     ([f'--config={ROOT}/configs/arithmetic_tiny.py:smoke'], ''),
     (['--config', f'{ROOT}/configs/smollm2_135m_words.py'], '[gguf,hf]'),
@@ -62,10 +66,10 @@ def called(tmp_path):
     ([f'--config={ROOT}/configs/search_tiny.py'], '[search]'),
     (['--config.rl.turns.tools.s.tool=search'], '[search]'),
     (
-      ['plan', f'--config={ROOT}/configs/search_tiny.py', '--search'],
+      ['plan', f'--config={ROOT}/configs/search_tiny.py', '--topology=v5e:2x2'],
       '[search,tpu]',
     ),
-    (['plan', '--config.rl.regex=a*'], '[structured,tpu]'),
+    (['plan', '--config.rl.regex=a*'], '[structured]'),
     (['--config.rl.json_schema={}'], '[structured]'),
     (['--config.rl.rewards.form.reward=json_schema'], ''),
     (['--config.data.name=gym:chain_sum'], '[gym]'),
@@ -83,6 +87,22 @@ def test_installed_once_and_called_by_its_own_name(called):
   *_, last = called('keys', 'rl')
   assert last == f'{RUN} -m jaxrl_reason keys rl'
   assert sum('--editable' in line for line in called('keys', 'rl')) == 1
+
+
+def test_an_installation_names_its_large_downloads(called, tmp_path):
+  """pip alone is silent for minutes, or prints a hundred lines."""
+  lines = (
+    'Collecting jaxlib',
+    '  Downloading jaxlib-0.9.0-cp312-cp312-linux_x86_64.whl (80.1 MB)',
+    '  Downloading etils-1.0-py3-none-any.whl (1.2 MB)',
+    'Installing collected packages: etils, jaxlib',
+  )
+  printed = '; '.join(f'echo "{line}"' for line in lines)
+  wanted = f'echo "$JAXRL_PROGRAM $*" >>{tmp_path}/calls; {printed}'
+  script(tmp_path / 'venv' / 'bin' / 'python', wanted)
+  called('keys', 'rl')
+  said = called.said[0].splitlines()
+  assert said[1:3] == ['  jaxlib-0.9.0 (80.1 MB)', '  unpacking']
 
 
 def test_libtpu_is_quiet_on_a_machine_without_a_tpu(called, tmp_path):
