@@ -64,6 +64,14 @@ def branches(counts: Sequence[int]):
   return jax.named_scope('_'.join(['branches', *map(str, counts)]))
 
 
+def own_rows(spare: int):
+  """Names the grouped products traced inside this context, and records that a
+  share 1/spare of their rows is multiplied. A plan of the compiled program
+  reads it (`planning.kernels.flops`).
+  """
+  return jax.named_scope(f'own_rows_of_{spare}')
+
+
 def where_due(due: jax.Array, f: Callable[[Any], Any], state: Any) -> Any:
   """Returns f(state) if `due`, a bool [], and the state otherwise, by a loop of
   at most one iteration. XLA's conditional copies the results of its branches,

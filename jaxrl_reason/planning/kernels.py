@@ -10,6 +10,8 @@ from jaxrl_reason.planning import hlo
 # scores, output; dq: scores, their gradient, dq; dkv: the same two, dk, dv).
 SPLASH = {'splash_mha_fwd': 2, 'splash_mha_dq': 3, 'splash_mha_dkv': 4}
 GROUPED = ('ragged-dot', 'tgmm')
+# The name of a grouped product that was traced inside `trees.own_rows`.
+_OWN_ROWS = re.compile(r'own_rows_of_(\d+)')
 
 
 def stated(op: hlo.Op, what: str) -> float | None:
@@ -26,8 +28,9 @@ def flops(ops: dict, op: hlo.Op, experts: int) -> float:
 
   Attention counts the causal scores of a grid of all blocks, and all of a
   narrower grid, which has a sliding window. A device with some of
-  the experts receives the uses of all experts and skips those of others; with
-  balanced routing its share remains.
+  the experts receives the uses of all experts and skips those of others, or has
+  room for several times its own (`trees.own_rows`). With balanced routing its
+  share remains.
   """
   if (said := stated(op, 'flops')) is not None:
     return said
@@ -39,7 +42,9 @@ def flops(ops: dict, op: hlo.Op, experts: int) -> float:
       seen = _share(shapes[0].dims, q[-2], k[-2], name.endswith('dkv'))
       return products * 2 * math.prod(q) * k[-2] * seen
   if op.name.startswith(GROUPED):
-    return _ragged(op.shapes[0].dims, arrays, experts)
+    own = _OWN_ROWS.search(op.attrs)
+    share = 1 / int(own[1]) if own else None
+    return _ragged(op.shapes[0].dims, arrays, experts, share)
   return 0.0
 
 
@@ -54,15 +59,22 @@ def _share(grid: tuple[int, ...], t: int, s: int, by_keys: bool) -> float:
 
 
 def _ragged(
-  result: tuple[int, ...], arrays: list[tuple[int, ...]], experts: int
+  result: tuple[int, ...],
+  arrays: list[tuple[int, ...]],
+  experts: int,
+  share: float | None,
 ) -> float:
   """Counts rows [M,K] times [E,K,F], one expert per row; or the gradient
   [E,K,F] of rows [M,K] and [M,F].
+
+  Args:
+    share: of the rows that are multiplied; None: that of the device's experts.
   """
   stacks = [dims for dims in (result, *arrays) if len(dims) == 3]
   rows = [dims[0] for dims in (result, *arrays) if len(dims) == 2]
   if not stacks or not rows:
     return 0.0
   held = stacks[0][0]
-  share = held / experts if held < experts else 1
+  if share is None:
+    share = held / experts if held < experts else 1
   return 2.0 * max(rows) * share * math.prod(stacks[0][1:])

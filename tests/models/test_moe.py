@@ -68,13 +68,13 @@ def by_loop(x, p, k, normalise, routes=None):
   return y, np.array(used)
 
 
-def experts(seed=0):
+def experts(n=E, seed=0):
   keys = jax.random.split(jax.random.key(seed), 5)
   p = {
-    'router': jax.random.normal(keys[0], (D, E)),
-    'gate': jax.random.normal(keys[1], (E, D, F)),
-    'up': jax.random.normal(keys[2], (E, D, F)),
-    'down': jax.random.normal(keys[3], (E, F, D)),
+    'router': jax.random.normal(keys[0], (D, n)),
+    'gate': jax.random.normal(keys[1], (n, D, F)),
+    'up': jax.random.normal(keys[2], (n, D, F)),
+    'down': jax.random.normal(keys[3], (n, F, D)),
   }
   return jax.random.normal(keys[4], (9, D)), p
 
@@ -165,6 +165,45 @@ def test_a_split_by_expert_changes_nothing(shape, n):
     text = both.lower(*args).compile().as_text()
     got = both(*args)
   assert ('reduce-scatter' in text) and 'all-gather' in text
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4),
+    got,
+    want,
+  )
+
+
+@pytest.mark.parametrize('kind', ['plain', 'biases', 'of_inputs'])
+@pytest.mark.parametrize('uses', ['spread', 'one expert'])
+def test_a_device_with_few_or_all_uses_computes_the_same(kind, uses):
+  """With eight devices there is room for half of the uses. Values and gradients
+  are those of one device, also if a device owns all uses.
+  """
+  n_experts, n = 16, 16
+  how = MOE | {'experts': n_experts, 'mlp': F}
+  _, p = experts(n_experts)
+  if kind == 'biases':
+    keys = jax.random.split(jax.random.key(3), 3)
+    for name, key in zip(moe.PROJECTIONS, keys):
+      shape = n_experts, p[name].shape[-1]
+      p[name + '_bias'] = jax.random.normal(key, shape)
+  if kind == 'of_inputs':
+    how |= dict(router='sigmoid', expert_inputs=True, expert_norm=False)
+  c = small_config(**how)
+  x = jax.random.normal(jax.random.key(7), (n, D))
+  routes = jnp.arange(n * K).reshape(n, K) % n_experts
+  if uses == 'one expert':
+    routes = jnp.tile(jnp.arange(K), (n, 1))
+
+  def f(p, x):
+    y, _ = moe.mlp(x, p, c, routes)
+    return jnp.sum(jnp.sin(y)), y
+
+  both = jax.jit(jax.grad(f, has_aux=True))
+  want = both(p, x)
+  with jax.set_mesh(sharding.make_mesh((1, 8, 1))):
+    got = both(p, x)
+    text = str(jax.make_jaxpr(both)(p, x))
+  assert 'cond[' in text
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4),
     got,

@@ -18,12 +18,16 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.models.parts import layers
 
 # In place of an expert's index: the router chooses (for a token that was not
 # sampled, or whose routes were not recorded).
 UNKNOWN = -1
+# Rows of a device that runs its own experts, over those of balanced routing.
+SPARE = 4
+# Largest matrix that picks these rows.
+LARGEST = 2**20
 # Weights that each expert has.
 PROJECTIONS = 'gate', 'up', 'down'
 OF_EXPERTS = (*PROJECTIONS, *(f'{name}_bias' for name in PROJECTIONS))
@@ -122,6 +126,26 @@ def _runs(uses: jax.Array, n: int):
   return order, place, sizes[:n]
 
 
+def _mlps(rows, p: dict, sizes, of, c) -> jax.Array:
+  """Computes mlp_e of rows [R,D], whose experts are adjacent.
+
+  Args:
+    sizes: i32 [n], rows of each expert; of: int [R], the expert of each row.
+  """
+
+  def dot(rows, name):
+    y = c.ops.grouped(rows, p[name], sizes)
+    bias = p.get(name + '_bias')
+    return y if bias is None else c.ops.added(y, bias[of])
+
+  up = dot(rows, 'up')
+  if c.gated:
+    act = c.ops.gate(dot(rows, 'gate'), up, c.activate, c.mlp_limit)
+  else:
+    act = c.activate(up)
+  return dot(act, 'down')
+
+
 def grouped_mlp(
   x, p: dict, routes, c, n_experts: int, of_inputs=None
 ) -> jax.Array:
@@ -134,23 +158,11 @@ def grouped_mlp(
   m, k = routes.shape
   # [M*k], the k uses of a token adjacent
   order, back, sizes = _runs(routes.reshape(-1), n_experts)
-
-  def dot(rows, name):
-    y = c.ops.grouped(rows, p[name], sizes)
-    bias = p.get(name + '_bias')
-    if bias is None:
-      return y
-    return c.ops.added(y, bias[routes.reshape(-1)[order]])
-
   rows = layers.taken(x, order, back)
   if of_inputs is not None:
     rows = c.ops.times(rows, of_inputs.reshape(-1, 1)[order])
-  up = dot(rows, 'up')
-  if c.gated:
-    act = c.ops.gate(dot(rows, 'gate'), up, c.activate, c.mlp_limit)
-  else:
-    act = c.activate(up)
-  return layers.taken(dot(act, 'down'), back, order).reshape(m, k, -1)
+  y = _mlps(rows, p, sizes, routes.reshape(-1)[order], c)
+  return layers.taken(y, back, order).reshape(m, k, -1)
 
 
 def _outputs(x, p: dict, routes, c, n: int, weights) -> jax.Array:
@@ -168,6 +180,48 @@ def _summed(y: jax.Array, weights: jax.Array, c) -> jax.Array:
   return c.ops.weighted(
     y, jnp.ones_like(weights) if c.expert_inputs else weights
   )
+
+
+def _of_few(x, p: dict, mine, weights, c, n: int, room: int) -> jax.Array:
+  """Computes `_summed(_outputs(...))` [M,D] if at most `room` uses have experts
+  below n. Rows are picked and added by products with ones and zeros, which are
+  exact: on a TPU a scatter is slow.
+  """
+  order, _, sizes = _runs(mine.reshape(-1), n)
+  uses = order[:room]
+  where = jax.nn.one_hot(uses // mine.shape[1], len(x), dtype=x.dtype)
+  times = functools.partial(jnp.dot, precision=jax.lax.Precision.HIGHEST)
+  rows, w = times(where, x), weights.reshape(-1)[uses, None]
+  if c.expert_inputs:
+    rows, w = c.ops.times(rows, w), 1.0
+  y = _mlps(rows, p, sizes, mine.reshape(-1)[uses], c).astype(jnp.float32)
+  y = jnp.where(jnp.arange(room)[:, None] < sizes.sum(), y * w, 0)
+  return times(where.T.astype(jnp.float32), y)
+
+
+def _of_own(x, p: dict, mine, weights, c, n: int, devices: int) -> jax.Array:
+  """Computes f32 [M,D], the sum over k of weights * mlp_e(x), over uses [M,k]
+  whose experts are below n.
+
+  A device owns 1/devices of the uses if routing is balanced. Arrays of all uses
+  were half of the bytes of a decode step on 64 devices. So there is room for
+  SPARE times the balanced number; a device with more uses takes all of them.
+  """
+  room = -(-SPARE * mine.size // (8 * devices)) * 8
+
+  def few():
+    with trees.own_rows(SPARE):
+      return _of_few(x, p, mine, weights, c, n, room)
+
+  def all_uses():
+    y = _outputs(x, p, mine, c, n, weights)
+    return _summed(y, weights, c).astype(jnp.float32)
+
+  # The products grow with len(x) * room.
+  if room >= mine.size or len(x) * room > LARGEST:
+    return all_uses()
+  with trees.branches((0, 1)):
+    return jax.lax.cond((mine < n).sum() <= room, few, all_uses)
 
 
 def _exchanged(rows: tuple, p: dict, axis: str | None, *, c):
@@ -190,15 +244,15 @@ def _exchanged(rows: tuple, p: dict, axis: str | None, *, c):
   x, routes, weights = gather(rows)
   mine = routes - jax.lax.axis_index(axis) * local
   mine = jnp.where((mine >= 0) & (mine < local), mine, local)
-  y = _outputs(x, p, mine, c, local, weights)
   scattered = functools.partial(
     jax.lax.psum_scatter, axis_name=axis, tiled=True
   )
   if c.numerics == 'exact':
+    y = _outputs(x, p, mine, c, local, weights)
     # Each use is of one device, so its sum with zeros is exact. In float32,
     # because XLA's CPU backend aborts at sums of bfloat16 here.
     return _summed(scattered(y.astype(jnp.float32)), rows[2], c)
-  return scattered(_summed(y, weights, c))
+  return scattered(_of_own(x, p, mine, weights, c, local, n // local))
 
 
 def mlp(x, p: dict, c, routes=None, to_route=None):
