@@ -28,6 +28,7 @@ WORDS = re.compile(r'[(\[]?\s*\w+(\s*,\s*\w+)*\s*,?\s*[)\]]?')
 # Sections whose keys have an order, which their values do not show.
 ORDERED = (
   'rl.rewards',
+  'rl.roles',
   'rl.step_parts',
   'rl.turns.links',
   'rl.turns.tools',

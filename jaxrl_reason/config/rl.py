@@ -112,6 +112,10 @@ class RL(Training):
   # Train adapters of its own for each role, proposer and solver or the two
   # players of a game, beside the same frozen weights (docs/role_adapters.md).
   role_adapters: bool = False
+  # Loss of a role by its name: proposer and solver, or the players 0 and 1 of a
+  # game -> dict(algorithm=..., loss={...}), which default to those of the run
+  # (docs/role_adapters.md).
+  roles: dict = mapping()
   epochs: Count = 1  # passes over a batch
   minibatches: Count = 1  # updates per pass
   # Route tokens in the update, for current and old log-probs, to the experts of
@@ -270,8 +274,24 @@ class RL(Training):
     Raises:
       ValueError: names a setting that is unknown or has no effect.
     """
-    changes = {k: v for k, v in self.loss.to_dict().items() if v is not None}
-    settings = {'name': self.algorithm, **changes}
+    return self._objective(self.algorithm, self._loss(), completion_len)
+
+  def role_objective(self, name: str, length: int) -> losses.Objective:
+    """Returns the objective of a role. If `rl.roles` names an algorithm for it,
+    the settings of `loss` do not apply to the role.
+    """
+    own = self.roles.get(name, {})
+    common = {} if 'algorithm' in own else self._loss()
+    settings = common | dict(own.get('loss', {}))
+    return self._objective(
+      own.get('algorithm', self.algorithm), settings, length
+    )
+
+  def _loss(self) -> dict:
+    return {k: v for k, v in self.loss.to_dict().items() if v is not None}
+
+  def _objective(self, name, changes, completion_len) -> losses.Objective:
+    settings = {'name': name, **changes}
     try:
       return self._resolved(settings, completion_len)
     except ValueError as e:

@@ -41,6 +41,8 @@ class Learner:
   Attributes:
     model: the policy's functions.
     objective: the loss, from `losses.resolve`.
+    roles: names and losses of roles, which then replace `objective`; (): one
+      loss of all rows.
     tx: the optimizer.
     start: first column trained on (the prompt length, or 1).
     epochs, minibatches: passes over a batch and updates per pass; 1 and 1 is
@@ -74,6 +76,7 @@ class Learner:
   minibatches: int = 1
   micro_batches: int = 1
   logprob_chunk: int = 0
+  roles: tuple[tuple[str, losses.Objective], ...] = ()
   critic: critics.Critic | None = None
   trainable: str = '.*'
   old_logp: str = 'trainer'
@@ -112,13 +115,15 @@ class Learner:
     columns: which log-probs are computed and how many at a time, for
       `logprobs`.
     """
-    needs, updates = self.objective.needs, self.epochs * self.minibatches
+    updates = self.epochs * self.minibatches
+    objectives = [x for _, x in self.roles] or [self.objective]
+    needs = frozenset().union(*(x.needs for x in objectives))
     reference = bool(needs & {'ref_logp', 'process_reward'})
-    entropy = self.objective['entropy_alpha'] != 0
-    correction = self.objective.correction
+    entropy = any(x['entropy_alpha'] != 0 for x in objectives)
+    corrections = [x.correction for x in objectives]
     lacks = self.reprompted or self.objective.offpolicy is not None
-    ahead = updates > 1 or (correction and correction.normalise)
-    ahead = ahead or (lacks and self.objective.scores_samples)
+    ahead = updates > 1 or any(x and x.normalise for x in corrections)
+    ahead = ahead or (lacks and any(x.scores_samples for x in objectives))
     moves = bool(ahead) and self.old_logp == 'trainer'
     before = reference or self.old_logp == 'sampler' or moves or entropy
     whole = {'old_mean_logp', 'sum_p_squared', 'teacher_logp'}

@@ -19,7 +19,13 @@ from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Batch, Metrics, TrainState
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
-from jaxrl_reason.update import critics, packing, scoring, trained_rows
+from jaxrl_reason.update import (
+  critics,
+  packing,
+  role_losses,
+  scoring,
+  trained_rows,
+)
 from jaxrl_reason.update.learner import LOGLINEAR, Learner, teacher_params
 
 # Fields of a Batch that the losses take under the same name.
@@ -70,7 +76,9 @@ def update(
     state, metrics = one(state, (rows, key))
   else:
     state, metrics = _many_updates(learner, one, state, rows, key)
-  metrics = losses.summarize(metrics) | spread(rows[1], rows[0].mask)
+  metrics = losses.summarize(metrics) | trained_rows.spread(
+    rows[1], rows[0].mask
+  )
   return state.replace(step=state.step + 1), metrics
 
 
@@ -99,17 +107,8 @@ def advantages(learner: Learner, batch: Batch) -> jax.Array:
     given |= {'segment_reward': own, 'segment_ids': batch.turn - 1}
     reward = reward - jnp.nansum(own, axis=1)
   given['logp'] = batch.sampler_logp
-  return losses.advantages(learner.objective, reward, batch.group, **given)
-
-
-def spread(adv: jax.Array, mask: jax.Array) -> Metrics:
-  """Counts the trained tokens, and summarises the magnitude of their
-  advantages [N] or [N,T].
-  """
-  size = jnp.abs(losses.rows_to_tokens(adv, mask))
-  n = mask.sum()
-  rms, most = jnp.sqrt(jnp.square(size).sum() / jnp.maximum(n, 1)), size.max()
-  return {'trained_tokens': n, 'advantage_rms': rms, 'advantage_max': most}
+  of_rows = batch.role, reward, batch.group
+  return role_losses.advantages(learner, *of_rows, **given)
 
 
 def _many_updates(learner: Learner, update: Callable, state, rows, key):
@@ -204,7 +203,8 @@ def _minibatch_stats(learner: Learner, batch: Batch, coefs, key) -> dict:
   given = dict(old_logp=batch.old_logp, sampler_logp=batch.sampler_logp)
   given['is_offpolicy'] = batch.is_offpolicy
   given['sft_mask'] = trained_rows.likelihood_mask(learner, batch)
-  denominators = losses.denominators(learner.objective, batch.mask, **given)
+  own = batch.role, batch.mask
+  denominators = role_losses.denominators(learner, *own, **given)
   return {'denominators': denominators, 'coefs': coefs, 'key': key}
 
 
@@ -292,8 +292,9 @@ def loss_fn(
   given['selected'] = selected
   given['old_logp'] = _old_logp(learner, batch, logp)
   given[name] = divergence
-  loss, metrics = losses.policy_loss(
-    learner.objective, logp, adv, batch.mask, entropy=entropy, **given, **stats
+  given |= dict(entropy=entropy, **stats)
+  loss, metrics = role_losses.policy_loss(
+    learner, batch.role, logp, adv, batch.mask, **given
   )
   if balance is None:
     return loss, metrics

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import losses, trees
-from jaxrl_reason.base import Batch
+from jaxrl_reason.base import Batch, Metrics
 from jaxrl_reason.update.learner import Learner
 
 # Fields of a Batch that `losses.loss_mask` takes under the same name.
@@ -63,3 +63,13 @@ def has_tokens(learner: Learner, batch: Batch) -> tuple[jax.Array, jax.Array]:
   likelihood = likelihood_mask(learner, batch)
   trained = batch.mask if likelihood is None else batch.mask | likelihood
   return jnp.any(trained), jnp.any(batch_lib.own_tokens(batch))
+
+
+def spread(adv: jax.Array, mask: jax.Array) -> Metrics:
+  """Counts the trained tokens, and summarises the magnitude of their
+  advantages [N] or [N,T].
+  """
+  size = jnp.abs(losses.rows_to_tokens(adv, mask))
+  n = mask.sum()
+  rms, most = jnp.sqrt(jnp.square(size).sum() / jnp.maximum(n, 1)), size.max()
+  return {'trained_tokens': n, 'advantage_rms': rms, 'advantage_max': most}

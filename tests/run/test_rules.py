@@ -810,6 +810,21 @@ EXAMPLES = [
     "rl.reward_model.weights='a_run' and rl.role_adapters=True",
   ),
   (OF_GAME | VERDICT, "sft_on='verdict' and rl.role_adapters=True"),
+  ({'rl.roles.solver': {}}, 'rl.roles.solver: the roles of this run are none'),
+  (PROPOSE | {'rl.roles.judge': {}}, 'of this run are proposer, solver; set'),
+  (PROPOSE | {'rl.roles.solver': {'lr': 1}}, "roles: 'lr' is no key of a role"),
+  (
+    PROPOSE | {'rl.roles.solver': {'algorithm': 'ppo'}},
+    'rl.roles.solver: .* cannot be read by the loss of a role',
+  ),
+  (
+    PROPOSE | {'rl.roles.solver': {'loss': {'kl_coef': 0.1, 'kl_target': 0.1}}},
+    'rl.roles.solver: kl_target changes a coefficient of all rows',
+  ),
+  (
+    PROPOSE | {'rl.roles.solver': {'loss': {'resample': 'power'}}},
+    'rl.roles.solver: resampled rows and off-policy tokens have no loss',
+  ),
   ({'rl.tree.width': 1}, 'rl.tree.width=1: a fork has at least 2 children'),
   ({'rl.tree.columns': (8,)}, 'columns.* has no .* rl.tree.width'),
   (TREE | {'rl.tree.columns': (9, 4)}, r'rl.tree.columns=\(9, 4\): .* rising'),

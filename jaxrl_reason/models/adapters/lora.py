@@ -117,8 +117,10 @@ def of_role(params: dict, role: int, roles: int) -> dict:
 
 def of_rows(params: dict, role: jax.Array) -> dict:
   """Returns the parameters with the roles of rows: int [N] for rows [N,...], or
-  of all tokens of rows, in order.
+  of all tokens of rows, in order. Without adapters there are no roles.
   """
+  if KEY not in params:
+    return params
   return params | {ROLE: role.astype(jnp.int8).reshape(-1)}
 
 
@@ -154,7 +156,7 @@ def beside(params: dict, scale: float, roles: int = 1) -> dict:
   role = params.get(ROLE)
 
   def pair(w, a, b):
-    if role is None:
+    if role is None or roles == 1:
       return layers.Adapted(w, a, b, scale)
     of_layers = jnp.broadcast_to(role, (*a.shape[:-2], *role.shape))
     return layers.Adapted(w, a, b, scale, of_layers, roles)

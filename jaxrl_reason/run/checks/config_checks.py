@@ -120,6 +120,7 @@ def _check_stages(config: Run, shards: int) -> None:
       rules.refuse(teacher_checks.stored_rules, kind, c, config.data)
   trackers.names(config.track)
   rules.refuse(role_settings.role_rules, config)
+  rules.refuse(role_settings.loss_rules, config)
   if 'rl' in config.stages:
     rules.refuse(reward_rules, config.rl)
     for name, part in config.rl.rewards.items():
@@ -129,9 +130,11 @@ def _check_stages(config: Run, shards: int) -> None:
     rules.refuse(mesh_checks.sampler_rules, config)
     rules.refuse(proposal_settings.proposal_rules, config)
     selection_checks.check(config.rl)
-    off_policy_checks.check(config.rl, config.objective)
     adapted = bool(config.lora.rank or config.steering)
-    rl_checks.check(config.rl, config.data, config.objective, adapted)
+    own = role_settings.objectives(config.rl, config.data.completion_len)
+    for objective in (config.objective, *(x for _, x in own)):
+      off_policy_checks.check(config.rl, objective)
+      rl_checks.check(config.rl, config.data, objective, adapted)
     sized_choice('model.prefill', config.model.prefill, PREFILL)
 
 

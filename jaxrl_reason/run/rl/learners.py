@@ -16,6 +16,7 @@ from jaxrl_reason.run.rl import (
   part_chain,
   problem_pool,
   reward_models,
+  role_settings,
   teachers,
 )
 from jaxrl_reason.run.rl import turn_settings as run_turns
@@ -90,6 +91,7 @@ def learner(
   start = d.prompt_len if c.hints.learn else room
   return Learner(
     objective=objective,
+    roles=role_settings.objectives(c, d.completion_len),
     tx=tx,
     start=start,
     epochs=c.epochs,

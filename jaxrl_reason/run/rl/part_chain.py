@@ -66,6 +66,7 @@ def make(
   parts = (
     _selection(c, room),
     _shaping(c, room, n),
+    role_settings.marks(c),
     _role_baseline(c, objective),
     role_settings.part(c),
     _archive(c, d.prompt_len + c.hints.room, room, n),

@@ -1,20 +1,29 @@
-"""Adapters of roles (`rl.role_adapters`): names of the roles, and rules.
+"""Adapters and losses of roles: names of the roles, and rules.
 
 A role is the proposer or the solver of `rl.propose`, or a player of a game.
 """
 
 from collections.abc import Mapping
 
+from jaxrl_reason import losses
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Run, rules
 from jaxrl_reason.models import adapters
 from jaxrl_reason.rollouts.role_adapters import RoleAdapters
+from jaxrl_reason.rollouts.role_marks import RoleMarks
 from jaxrl_reason.run.rl import (
   hidden_settings,
   proposal_settings,
   turn_settings,
 )
 from jaxrl_reason.update import critics, packing
+from jaxrl_reason.update.learner import ADAPTIVE
+
+# Arrays that losses of roles may read.
+READABLE = frozenset(
+  'old_logp ref_logp sampler_logp entropy entropy_grad'.split()
+)
+KEYS = {'algorithm', 'loss'}
 
 
 def names(c: RL) -> tuple[str, ...]:
@@ -42,6 +51,67 @@ def evaluated(c: RL, model: Model) -> Model:
 def part(c: RL) -> RoleAdapters | None:
   """Returns the part of a step that measures the adapters of roles."""
   return RoleAdapters(names(c)) if c.role_adapters else None
+
+
+def marks(c: RL) -> RoleMarks | None:
+  """Returns the part of a step that adds the role of each row."""
+  if not c.roles:
+    return None
+  first = c.rows if c.propose else 0
+  # Proposals, and running baselines, compute the rewards of roles themselves.
+  return RoleMarks(names(c), first, not (c.propose or c.role_decay))
+
+
+def objectives(
+  c: RL, completion_len: int
+) -> tuple[tuple[str, losses.Objective], ...]:
+  """Returns names and losses of the roles; () without `rl.roles`."""
+  if not c.roles:
+    return ()
+  return tuple((k, c.role_objective(k, completion_len)) for k in names(c))
+
+
+def loss_rules(run: Run) -> rules.Rows:
+  """Refuses losses of roles that cannot be computed."""
+  c = run.rl
+  if not c.roles:
+    return ()
+  unknown = [k for k in c.roles if k not in names(c)]
+  fields = {x for own in c.roles.values() for x in own} - KEYS
+  known = () if unknown or fields else objectives(c, run.data.completion_len)
+  named = [(f'rl.roles.{k}', x) for k, x in known]
+  named.append(('rl.algorithm and rl.roles', run.objective))
+  unread = [f'{k}: {x}' for k, o in named for x in sorted(o.needs - READABLE)]
+  adaptive = [f'{k}: {x}' for k, o in named for x in ADAPTIVE if o[x]]
+  others = [k for k, o in named if o.resample or o.offpolicy]
+  return (
+    (
+      unknown,
+      f'rl.roles.{min(unknown, default="")}: the roles of this run are '
+      f'{", ".join(names(c)) or "none"}; set rl.propose, or rl.turns.env to a '
+      'game of two players',
+    ),
+    (
+      fields,
+      f'rl.roles: {min(fields, default="")!r} is no key of a role; choose '
+      f'{" or ".join(sorted(KEYS))}',
+    ),
+    (
+      unread,
+      f'{"".join(unread[:1])} cannot be read by the loss of a role; use '
+      'another algorithm, such as reinforce, rloo or dapo',
+    ),
+    (
+      adaptive,
+      f'{"".join(adaptive[:1])} changes a coefficient of all rows; set it to '
+      'None',
+    ),
+    (
+      others,
+      f'{"".join(others[:1])}: resampled rows and off-policy tokens have no '
+      'loss of a role; use another algorithm, such as reinforce, rloo or dapo',
+    ),
+  )
 
 
 def role_rules(run: Run) -> rules.Rows:

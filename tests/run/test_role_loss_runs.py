@@ -1,0 +1,51 @@
+"""Runs in which each role of a policy has a loss of its own."""
+
+import pytest
+import run_records
+import test_proposal_runs
+from test_proposal_runs import warm
+
+from jaxrl_reason.run import train
+
+__all__ = ['warm']
+pytestmark = pytest.mark.one_device
+ROLES = {
+  'proposer': {'algorithm': 'rloo', 'loss': {'kl_coef': 0.0}},
+  'solver': {'algorithm': 'dapo', 'loss': {'entropy_coef': 0.01}},
+}
+NAMES = [f'role/{x}/{y}' for x in ROLES for y in ('reward', 'loss', 'entropy')]
+
+
+def trained(warm, folder, **flat):
+  given = {f'rl.roles.{k}': x for k, x in ROLES.items()}
+  given |= {'init_from': str(warm), 'rl.optimizer.lr': 1e-3}
+  train.run(test_proposal_runs.recipe(**given | flat), folder)
+  return run_records.trained(folder)
+
+
+@pytest.fixture(scope='module')
+def whole(warm, tmp_path_factory):
+  return trained(warm, tmp_path_factory.mktemp('whole'))
+
+
+def test_a_stopped_run_continues_as_the_whole_one(warm, whole, tmp_path):
+  trained(warm, tmp_path, **{'rl.steps': 2})
+  assert trained(warm, tmp_path) == whole
+  assert any(row['train/role/proposer/loss'] for row in whole)
+
+
+ALIKE = {
+  'eight devices': {'mesh': (8, 1, 1)},
+  'packed': {'rl.padding': 'packed:32', 'rl.micro_batches': 2},
+  'buckets': {'rl.padding': 'buckets:2', 'rl.micro_batches': 2},
+  'adapters': {'rl.role_adapters': True, 'lora.rank': 2},
+}
+
+
+@pytest.mark.parametrize('how', ALIKE)
+def test_the_first_step_is_that_of_one_device(warm, whole, tmp_path, how):
+  """Adapters begin as the weights beside them."""
+  got = trained(warm, tmp_path, **ALIKE[how] | {'rl.steps': 2})[0]
+  for name in ('loss', *NAMES):
+    want = pytest.approx(whole[0][f'train/{name}'], abs=1e-4)
+    assert got[f'train/{name}'] == want, name
