@@ -26,6 +26,7 @@ from jaxrl_reason.models import adapters, families, logprobs, transformer
 from jaxrl_reason.models.adapters import frozen, lora
 from jaxrl_reason.rollouts import sampler
 
+EVERY = *FAMILIES, *ALIKE
 B, G, P, C = 4, 2, 9, 14
 LENGTHS = np.array([9, 1, 6, 4])
 VALID = np.arange(P) >= P - LENGTHS[:, None]
@@ -96,7 +97,7 @@ def gap(model, params, **static) -> float:
 
 
 def test_every_family_has_a_shape():
-  names = {name.partition(',')[0] for name in (*FAMILIES, *ALIKE)}
+  names = {name.partition(',')[0] for name in EVERY}
   assert names == {*families.FAMILIES}
 
 
@@ -104,7 +105,7 @@ def test_every_family_has_a_shape():
   'name',
   [
     pytest.param(name, marks=[pytest.mark.slow] * (name in (*SLOW, *ALIKE)))
-    for name in (*FAMILIES, *ALIKE)
+    for name in EVERY
   ],
 )
 def test_sampler_equals_trainer_with_prompts_in_chunks(name):
@@ -113,14 +114,14 @@ def test_sampler_equals_trainer_with_prompts_in_chunks(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize('name', EVERY)
 def test_sampler_in_a_loop_over_layers_equals_trainer(name):
   model, params = built(name, decode_layers='scan')
   assert gap(model, params) < 1e-5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize('name', EVERY)
 def test_adapters_beside_int8(name):
   targets = '.*attn/(q|k|v|o|(q|kv)_(up|down))|.*mlp/(gate|up|down)'
   beside = dict(
@@ -135,7 +136,7 @@ def test_adapters_beside_int8(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize('name', EVERY)
 @pytest.mark.parametrize('shape', [(2, 2, 2), (2, 4, 1), (1, 4, 1, 2)])
 def test_on_eight_devices_as_on_one(name, shape):
   model, params = built(name, split=shape[2] > 1)
@@ -160,7 +161,7 @@ def test_on_eight_devices_as_on_one(name, shape):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize('name', EVERY)
 def test_packed_rows_are_independent(name):
   model, params = built(name)
   tokens = jax.random.randint(jax.random.key(5), (2, 2 * P), 3, V)
@@ -172,7 +173,7 @@ def test_packed_rows_are_independent(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize('name', EVERY)
 def test_int8_caches_are_near(name):
   if config(name).index_topk:
     with pytest.raises(ValueError, match="cache_dtype='int8' rounds the keys"):
@@ -183,7 +184,7 @@ def test_int8_caches_are_near(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize('name', EVERY)
 def test_kernels_agree(name):
   model, params = built(name, attention='einsum')
   other = 'blocked' if config(name).index_topk else 'splash'

@@ -1,10 +1,13 @@
 """Grouped products and their gradients equal loops in float64."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_reason import sharding
 from jaxrl_reason.models.parts import grouped
 
 M, K, F = 300, 7, 130
@@ -59,6 +62,54 @@ def test_experts_without_rows_have_no_gradient(sizes):
   sizes = jnp.asarray(sizes)
   got = grouped.tiled(rows, g, sizes, rows.dtype, interpret=True)
   assert not got[np.asarray(sizes) == 0].any() and np.isfinite(got).all()
+
+
+@pytest.mark.parametrize('split', ['in', 'out', ''])
+def test_the_kernel_runs_on_each_device_of_the_tensor_axis(monkeypatch, split):
+  """Rows are those of a device, and the features are split by the partitioner,
+  as in `sharding.by_expert`.
+  """
+  calls, kernel = [], functools.partial(grouped.tiled, interpret=True)
+
+  def counted(rows, g, *rest, **named):
+    calls.append((rows.shape, g.shape))
+    return kernel(rows, g, *rest, **named)
+
+  monkeypatch.setattr(grouped, 'tiled', counted)
+  monkeypatch.setattr(sharding, 'platform', lambda: 'tpu')
+  keys = jax.random.split(jax.random.key(0), 3)
+  k, f = 8, 128
+  rows, g = (jax.random.normal(x, (M, n)) for x, n in zip(keys, (k, f)))
+  w = jax.random.normal(keys[2], (len(SIZES), k, f))
+
+  def pulled(rows, w, g):
+    product = functools.partial(
+      grouped.dot, sizes=jnp.asarray(SIZES), split=split
+    )
+    return jax.vjp(product, rows, w)[1](g)
+
+  want = pulled(rows, w, g)
+  mesh = sharding.make_mesh((1, 4, 2))
+  manual = {a for a in sharding.AXES if a != 'tensor'}
+  with jax.set_mesh(mesh):
+    got = jax.jit(
+      jax.shard_map(
+        pulled,
+        in_specs=jax.P(),
+        out_specs=jax.P(),
+        axis_names=manual,
+        check_vma=False,
+      )
+    )(rows, w, g)
+  one, two = calls
+  half_in, half_out = (1 + (split == x) for x in ('in', 'out'))
+  assert one == ((M, k), (M, f))
+  assert two == ((M, k // half_in), (M, f // half_out))
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
+    got,
+    want,
+  )
 
 
 def test_gradients_of_frozen_weights_are_not_computed():

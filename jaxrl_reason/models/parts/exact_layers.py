@@ -180,10 +180,13 @@ def _fast_contracted(how, x, w):
   return layers.contracted(how, x, w.astype(x.dtype))
 
 
-def grouped(rows: jax.Array, w: Any, sizes: jax.Array) -> jax.Array:
+def grouped(
+  rows: jax.Array, w: Any, sizes: jax.Array, split: str = ''
+) -> jax.Array:
   """Multiplies rows [M,in] by the weight [in,out] of their expert. The rows are
   sorted by expert, and sizes [E] are the numbers of rows per expert.
   """
+  del split
   if isinstance(w, layers.Adapted):
     change = grouped(grouped(rows, w.a, sizes), w.b, sizes)
     return added(grouped(rows, w.w, sizes), change, w.scale)

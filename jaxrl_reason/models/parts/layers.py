@@ -325,18 +325,19 @@ def plain(w: Weight, dtype) -> jax.Array:
   return w.astype(dtype)
 
 
-def grouped(rows: jax.Array, w: Weight, sizes: jax.Array) -> jax.Array:
+def grouped(rows, w: Weight, sizes, split: str = '') -> jax.Array:
   """Multiplies runs of rows [M,in], `sizes` [E] long, by their expert's
-  [in,out].
+  [in,out]. `split`: see `grouped.dot`.
   """
   if isinstance(w, Adapted):
     _without_roles(w)
-    change = grouped(grouped(rows, w.a, sizes), w.b, sizes)
-    return grouped(rows, w.w, sizes) + change * w.scale
+    first, second = (split, '') if split == 'in' else ('', split)
+    change = grouped(grouped(rows, w.a, sizes, first), w.b, sizes, second)
+    return grouped(rows, w.w, sizes, split) + change * w.scale
   if isinstance(w, Quantized):
     # Dequantized first: a scale per row would be as large as the activations.
     w = w.int8 * w.scale[:, None]
-  return grouped_lib.dot(rows, w.astype(rows.dtype), sizes)
+  return grouped_lib.dot(rows, w.astype(rows.dtype), sizes, split)
 
 
 def gate(

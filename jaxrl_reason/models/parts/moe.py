@@ -30,6 +30,8 @@ SPARE = 4
 LARGEST = 2**20
 # Weights that each expert has.
 PROJECTIONS = 'gate', 'up', 'down'
+# The dimension that is split over the tensor axis.
+SPLIT = {'gate': 'out', 'up': 'out', 'down': 'in'}
 OF_EXPERTS = (*PROJECTIONS, *(f'{name}_bias' for name in PROJECTIONS))
 
 
@@ -134,7 +136,7 @@ def _mlps(rows, p: dict, sizes, of, c) -> jax.Array:
   """
 
   def dot(rows, name):
-    y = c.ops.grouped(rows, p[name], sizes)
+    y = c.ops.grouped(rows, p[name], sizes, SPLIT[name])
     bias = p.get(name + '_bias')
     return y if bias is None else c.ops.added(y, bias[of])
 
