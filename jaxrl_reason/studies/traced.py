@@ -59,12 +59,12 @@ def _weights(parts: Mapping) -> dict[str, float]:
 
 def program_of(config: Run) -> str | None:
   """Returns a key of a run's program; None if runs cannot share it, because
-  it is of another stage, the rewards are in Python or a controller chooses
-  problems.
+  it is of another stage, the rewards are in Python, a controller chooses
+  problems or roles have losses of their own, whose numbers are no arguments.
   """
   if config.stages != ('rl',) or config.rl.path != 'fused':
     return None
-  if controllers.is_on(config.data):
+  if controllers.is_on(config.data) or config.rl.roles:
     return None
   objective = config.objective
   own, plain = values(config.rl, objective), config.json_values()

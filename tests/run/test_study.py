@@ -128,6 +128,8 @@ def test_settings_that_share_a_program():
     assert len({traced.program_of(configs[0].changed(x)) for x in own}) == n
   host = config_lib.read(recipe()).changed({'rl.path': 'host'})
   assert traced.program_of(host) is None
+  roles = configs[0].changed({'rl.roles.solver': {'algorithm': 'rloo'}})
+  assert traced.program_of(roles) is None
 
 
 def test_one_program_equals_a_run_alone(done, tmp_path):
