@@ -64,6 +64,11 @@ LINKS = {
 LEAGUE = GAME | {'rl.algorithm': 'reinforce'}
 ROLES = {'lora.rank': 2, 'rl.role_adapters': True, 'stages': ('rl',)}
 OF_GAME = ROLES | {'rl.turns.env': 'subtraction'}
+PLAYERS = {
+  'rl.turns.env': 'subtraction',
+  'rl.algorithm': 'reinforce',
+  'rl.roles.0': {'algorithm': 'rloo'},
+}
 TWO = {'sampler_mesh': (1, 4, 1)}
 EIGHT = TWO | {'sampler_dtype': 'int8'}
 LASER = {'rl.shaping.laser': 0.1, 'rl.shaping.laser_lengths': (4, 8)}
@@ -824,6 +829,26 @@ EXAMPLES = [
   (
     PROPOSE | {'rl.roles.solver': {'loss': {'resample': 'power'}}},
     'rl.roles.solver: resampled rows and off-policy tokens have no loss',
+  ),
+  *(
+    (PLAYERS | {key: x}, f'{key}=.* and rl.roles cannot be combined')
+    for key, x in {
+      'sampler_mesh': (1, 4, 1),
+      'rl.chunks.tokens': 4,
+      'rl.tree.width': 2,
+      'rl.in_flight.batches': 3,
+      'rl.staleness': 1,
+      'rl.refill_rounds': 1,
+      'rl.extra.groups': 32,
+      'rl.hints.room': 4,
+      'rl.demos': 1,
+      'rl.replay.rows': 8,
+      'rl.league.share': 0.5,
+    }.items()
+  ),
+  (
+    PROPOSE | {'rl.roles.solver': {}, 'rl.path': 'host'},
+    "rl.path='host' and rl.roles cannot be combined",
   ),
   ({'rl.tree.width': 1}, 'rl.tree.width=1: a fork has at least 2 children'),
   ({'rl.tree.columns': (8,)}, 'columns.* has no .* rl.tree.width'),

@@ -63,6 +63,26 @@ def _with_adapters(source: FusedSource, role: int) -> FusedSource:
   return dataclasses.replace(source, gen=gen)
 
 
+def moved_rows(run: Run) -> dict:
+  """Returns the settings, for `rules.apart`, that may add, remove or reorder
+  rows: with them the position of a row does not give its role.
+  """
+  c = run.rl
+  return dict(
+    rl__path=c.path == 'host' and c.path,
+    sampler_mesh=run.sampler_mesh and tuple(run.sampler_mesh),
+    rl__chunks__tokens=c.chunks.tokens,
+    rl__tree__width=c.tree.width,
+    rl__in_flight__batches=c.in_flight.batches,
+    rl__staleness=c.staleness,
+    rl__refill_rounds=c.refill_rounds,
+    rl__extra__groups=c.extra.groups,
+    rl__hints__room=c.hints.room,
+    rl__demos=c.demos,
+    rl__replay__rows=c.replay.rows,
+  )
+
+
 def proposal_rules(run: Run) -> rules.Rows:
   """Refuses what proposals do not work with."""
   c, d = run.rl, run.data
@@ -97,18 +117,8 @@ def proposal_rules(run: Run) -> rules.Rows:
     ),
     *rules.apart(
       f' and {key} cannot be combined; set one of them to its default',
-      rl__path=c.path == 'host' and c.path,
-      sampler_mesh=run.sampler_mesh and tuple(run.sampler_mesh),
+      **moved_rows(run),
       rl__turns__env=c.turns.env,
-      rl__chunks__tokens=c.chunks.tokens,
-      rl__tree__width=c.tree.width,
-      rl__in_flight__batches=c.in_flight.batches,
-      rl__staleness=c.staleness,
-      rl__refill_rounds=c.refill_rounds,
-      rl__extra__groups=c.extra.groups,
-      rl__hints__room=c.hints.room,
-      rl__demos=c.demos,
-      rl__replay__rows=c.replay.rows,
       rl__role_decay=c.role_decay,
       rl__teacher__prompt=c.teacher.prompt,
       rl__archive=c.archive,

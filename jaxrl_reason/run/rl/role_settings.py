@@ -111,6 +111,11 @@ def loss_rules(run: Run) -> rules.Rows:
       f'{"".join(others[:1])}: resampled rows and off-policy tokens have no '
       'loss of a role; use another algorithm, such as reinforce, rloo or dapo',
     ),
+    *rules.apart(
+      ' and rl.roles cannot be combined; set one of them to its default',
+      **proposal_settings.moved_rows(run),
+      rl__league__share=c.league.share,
+    ),
   )
 
 
