@@ -135,10 +135,10 @@ def laser_d_target(
   right = as_float(_right(correct))[:, None]  # [N, 1]
   short = as_float(as_float(length)[:, None] <= candidates)  # [N, K]
   member = as_float(level[:, None] == jnp.arange(n_levels))  # [N, D]
-  n_right = (member * right).sum(0)[:, None]  # [D, 1]
   covered = member.T @ (right * short)  # [D, K]
-  per_prompt = samples * safe_divide(n_right, member.sum(0)[:, None])
-  enough = safe_divide(covered, n_right) * per_prompt >= 1
+  # Whole numbers: (covered / n_right) * (n_right per prompt) may round to
+  # less than 1.
+  enough = (covered > 0) & (samples * covered >= member.sum(0)[:, None])
   first = jnp.where(enough.any(1), jnp.argmax(enough, 1), candidates.size - 1)
   return candidates[first]
 

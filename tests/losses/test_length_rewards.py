@@ -61,6 +61,19 @@ def test_laser_d():
   close(target, [8, 8, 3], 0)
 
 
+def test_laser_d_reaches_one_correct_answer_exactly():
+  """One short correct answer per prompt is enough, for any other correct ones:
+  quotients of counts would be less than 1 in float32.
+  """
+  for samples, prompts, n_right in ((4, 6, 23), (4, 7, 11), (8, 5, 40)):
+    row = jnp.arange(samples * prompts)
+    right, length = row < n_right, jnp.where(row < prompts, 1.0, 9.0)
+    given = right, length, jnp.zeros(len(row), int), samples, [1, 9]
+    close(losses.laser_d_target(*given), [1, 9, 9], 0)
+    given = right, length.at[0].set(9), *given[2:]
+    close(losses.laser_d_target(*given), [9, 9, 9], 0)
+
+
 def test_kimi():
   """Lengths 2 to 12: lambda = 1/2 - (len - 2) / 10."""
   got = losses.kimi_bonus(RIGHT, LENGTH, GROUP)
