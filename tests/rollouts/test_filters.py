@@ -91,6 +91,19 @@ def test_a_share_on_the_edge_of_the_band_is_inside():
       assert np.any(got.mask), (n, edge, low, high)
 
 
+def test_rewards_that_differ_by_the_spread_are_kept():
+  """0.7 - 0.6 is 0.1, and less than that in float32."""
+  for low, high, spread in ((0.6, 0.7, 0.1), (0.1, 0.7, 0.6), (0.7, 0.9, 0.2)):
+    rows = jax.tree.map(lambda x: x[:2], batch())
+    rows = rows.replace(
+      group=jnp.zeros(2, jnp.int32), reward=jnp.float32([low, high])
+    )
+    kept = filters.keep_spread(rows, spread=spread)
+    assert np.any(kept.mask), (low, high)
+    kept = filters.keep_spread(rows, spread=spread + 0.001)
+    assert not np.any(kept.mask), (low, high)
+
+
 @pytest.mark.parametrize('valid', [None, VALID], ids=['all', 'some_invalid'])
 @pytest.mark.parametrize(
   'name, value',
