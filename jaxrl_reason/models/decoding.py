@@ -61,6 +61,8 @@ def decode_params(c: Config, specs: Any, params: Any, steer=None) -> Any:
     specs = specs | {'head': tied}
   cast = trees.map_with_path(read, params, specs, is_leaf=layers.is_weight)
   cast = sharding.constrain(cast, specs, sharding.DECODE_RULES)
+  if c.numerics != 'exact':
+    cast = trees.map_with_path(_matrix, cast, specs, is_leaf=layers.is_weight)
   if steer is not None:
     cast['layers'] = cast['layers'] | {'steer': steer}
   entries = [stretches.take(c, cast, at) for at in stretches.entries(c)]
@@ -73,6 +75,17 @@ def _split(path: str, x: layers.Weight, s: spec.Spec) -> Any:
   name = path.rpartition('/')[2]
   inputs = weights.N_INPUTS.get(name, name in ('router', 'part', 'head'))
   return exact_layers.for_decoding(x, name, spec.n_stacked(s), inputs)
+
+
+def _matrix(path: str, w: layers.Weight, s: spec.Spec) -> layers.Weight:
+  """Reshapes an output projection [...,heads,H,D] to [...,heads*H,D], the form
+  in which a layer reads it. In a loop over layers the TPU compiler copies a
+  layer's projection in another form at every token.
+  """
+  if path.rpartition('/')[2] != 'o':
+    return w
+  n = spec.n_stacked(s)
+  return w.reshape(*s.shape[:n], -1, s.shape[-1])
 
 
 def _prompts(params: Any, c: Config, tokens, valid, max_tokens: int):
