@@ -57,6 +57,9 @@ def _only(study: Study, names: tuple[str, ...]) -> Study:
     for claim in study.claims
     if all({c.of, c.over or c.of} <= set(names) for c in claim.criteria)
   ]
+  if tuning := study.tuning:
+    copies = {k: v for k, v in tuning.copies.items() if k in chosen}
+    tuning = dataclasses.replace(tuning, copies=copies)
   return dataclasses.replace(
-    study, settings=chosen, against=base, claims=claims
+    study, settings=chosen, against=base, claims=claims, tuning=tuning
   )

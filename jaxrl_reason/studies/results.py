@@ -14,6 +14,7 @@ from jaxrl_reason.studies.grid import Study
 from jaxrl_reason.studies.metric_names import (
   EVAL,
   GAIN,
+  LATER,
   LEAD,
   OLD,
   SLOPE,
@@ -144,7 +145,8 @@ class Found:
 
   def lacking(self) -> list[tuple[str, str]]:
     """Lists (setting, metric) of the criteria for which no run that ended has
-    the metric.
+    the metric of training. Those of evaluations are known before the first run,
+    and may have no value: an area under a curve needs incorrect answers.
     """
     pairs = [
       (name, c.metric)
@@ -155,7 +157,8 @@ class Found:
     return [
       (name, metric)
       for name, metric in dict.fromkeys(pairs)
-      if (runs := self.ended(name).values())
+      if metric.startswith(LATER)
+      and (runs := self.ended(name).values())
       and not any(metric in t.last for t in runs)
     ]
 

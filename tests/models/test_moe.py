@@ -172,6 +172,21 @@ def test_a_split_by_expert_changes_nothing(shape, n):
   )
 
 
+def test_a_row_that_is_not_finite_changes_no_other():
+  _, p = experts(16)
+  c = small_config(**MOE | {'experts': 16, 'mlp': F})
+  x = jax.random.normal(jax.random.key(7), (16, D))
+  x = x.at[3].set(jnp.inf)
+  routes = jnp.arange(32).reshape(16, K) % 16
+  f = jax.jit(lambda p, x: moe.mlp(x, p, c, routes)[0])
+  want = f(p, x)
+  with jax.set_mesh(sharding.make_mesh((1, 8, 1))):
+    got = f(p, x)
+  others = np.arange(16) != 3
+  np.testing.assert_allclose(got[others], want[others], atol=1e-5)
+  assert np.isfinite(want[others]).all() and not np.isfinite(got[3]).any()
+
+
 @pytest.mark.parametrize('kind', ['plain', 'biases', 'of_inputs'])
 @pytest.mark.parametrize('uses', ['spread', 'one expert'])
 def test_a_device_with_few_or_all_uses_computes_the_same(kind, uses):

@@ -712,8 +712,10 @@ def test_a_criterion_needs_a_value_of_every_seed():
   ratio = dataclasses.replace(better, ratio=True)
   assert made().effects(ratio).left_out == 1
   assert made().effects(better).left_out == 0
-  assert made().lacking() == []
-  assert made(metric='n').lacking() == [('b', 'm'), ('a', 'm')]
+  assert made().lacking() == made(metric='n').lacking() == []
+  claim = Claim('', [Criterion('train/m', 'b', 'a', more_than=0.0)])
+  assert made(metric='train/m').lacking() == []
+  assert made().lacking() == [('b', 'train/m'), ('a', 'train/m')]
 
 
 def test_a_metric_that_no_run_has_ends_the_study(done, tmp_path):

@@ -184,21 +184,31 @@ def _summed(y: jax.Array, weights: jax.Array, c) -> jax.Array:
   )
 
 
+def _picked(ones: jax.Array, x: jax.Array) -> jax.Array:
+  """Multiplies ones and zeros [A,B] by rows x [B,D], exactly. A row that is not
+  finite makes only the sums with it nan. On a TPU a scatter of rows is slow.
+  """
+  fine = jnp.all(jnp.isfinite(x), axis=1)
+  times = functools.partial(jnp.dot, precision=jax.lax.Precision.HIGHEST)
+  y = times(ones, jnp.where(fine[:, None], x, 0))
+  lost = times(ones, (~fine).astype(ones.dtype)) > 0
+  return jnp.where(lost[:, None], jnp.nan, y)
+
+
 def _of_few(x, p: dict, mine, weights, c, n: int, room: int) -> jax.Array:
   """Computes `_summed(_outputs(...))` [M,D] if at most `room` uses have experts
-  below n. Rows are picked and added by products with ones and zeros, which are
-  exact: on a TPU a scatter is slow.
+  below n: only so many rows are read and written.
   """
   order, _, sizes = _runs(mine.reshape(-1), n)
   uses = order[:room]
-  where = jax.nn.one_hot(uses // mine.shape[1], len(x), dtype=x.dtype)
-  times = functools.partial(jnp.dot, precision=jax.lax.Precision.HIGHEST)
-  rows, w = times(where, x), weights.reshape(-1)[uses, None]
+  ones = jax.nn.one_hot(uses // mine.shape[1], len(x), dtype=x.dtype)
+  rows, w = _picked(ones, x), weights.reshape(-1)[uses, None]
   if c.expert_inputs:
     rows, w = c.ops.times(rows, w), 1.0
   y = _mlps(rows, p, sizes, mine.reshape(-1)[uses], c).astype(jnp.float32)
-  y = jnp.where(jnp.arange(room)[:, None] < sizes.sum(), y * w, 0)
-  return times(where.T.astype(jnp.float32), y)
+  # Rows after those of the experts may have any value.
+  y = jnp.where(jnp.arange(room)[:, None] < sizes.sum(), y, 0) * w
+  return _picked(ones.T.astype(jnp.float32), y)
 
 
 def _of_own(x, p: dict, mine, weights, c, n: int, devices: int) -> jax.Array:
