@@ -283,6 +283,7 @@ class RL(Training):
     own = self.roles.get(name, {})
     common = {} if 'algorithm' in own else self._loss()
     settings = common | dict(own.get('loss', {}))
+    settings = {k: v for k, v in settings.items() if v is not None}
     return self._objective(
       own.get('algorithm', self.algorithm), settings, length
     )

@@ -55,7 +55,8 @@ def denominators(learner: Learner, role: jax.Array | None, mask, **given):
     rows, tokens = own.sum().astype(sums['rows'].dtype), jnp.sum(mask)
     share = {'share': rows / len(role)}
     share['token_share'] = sums['tokens'] / jnp.maximum(tokens, 1)
-    found.append(sums | {'rows': rows} | share)
+    # A minibatch may have no row of the role: its loss is then 0, not nan.
+    found.append(sums | {'rows': jnp.maximum(rows, 1)} | share)
   return tuple(found)
 
 
@@ -85,8 +86,7 @@ def policy_loss(
     given |= dict(mask=mask & own[:, None], denominators=sums)
     loss, found[name] = losses.policy_loss(objective, logp, **given)
     # Rows of other roles have no token for this objective.
-    others = jnp.where(sums['rows'] > 0, jnp.sum(~own), 0)
-    found[name]['dead_rows'] -= others / jnp.maximum(sums['rows'], 1)
+    found[name]['dead_rows'] -= jnp.sum(~own) / sums['rows']
     total += sums['share'] * loss
   return total, _together(found, denominators)
 

@@ -816,6 +816,7 @@ EXAMPLES = [
   ),
   (OF_GAME | VERDICT, "sft_on='verdict' and rl.role_adapters=True"),
   ({'rl.roles.solver': {}}, 'rl.roles.solver: the roles of this run are none'),
+  (PROPOSE | {'rl.roles.solver': 'rloo'}, 'rl.roles.solver must be dict.alg'),
   (PROPOSE | {'rl.roles.judge': {}}, 'of this run are proposer, solver; set'),
   (PROPOSE | {'rl.roles.solver': {'lr': 1}}, "roles: 'lr' is no key of a role"),
   (

@@ -63,3 +63,12 @@ def test_a_loss_of_a_role_reads_no_row_of_another(batch):
   first, second = (gradients(both, x)[1] for x in (batch, same))
   assert first['role/r1/loss'] == second['role/r1/loss']
   assert first['role/r0/loss'] != second['role/r0/loss']
+
+
+@pytest.mark.parametrize('how', sorted(losses.AGGREGATIONS))
+def test_a_minibatch_may_have_no_row_of_a_role(batch, how):
+  own = {'name': 'rloo', 'aggregation': how, 'kl_coef': 0.0}
+  one_role = batch.replace(role=jnp.zeros_like(ROLE))
+  got, metrics = gradients(learner(own, own), one_role)
+  L.assert_close(got, gradients(L.learner(own), batch)[0], atol=1e-6)
+  assert metrics['role/r1/loss'] == 0

@@ -4,6 +4,7 @@ A role is the proposer or the solver of `rl.propose`, or a player of a game.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from jaxrl_reason import losses
 from jaxrl_reason.base import Model
@@ -71,12 +72,24 @@ def objectives(
   return tuple((k, c.role_objective(k, completion_len)) for k in names(c))
 
 
+def _is_role(x: Any) -> bool:
+  return isinstance(x, Mapping) and isinstance(x.get('loss', {}), Mapping)
+
+
 def loss_rules(run: Run) -> rules.Rows:
   """Refuses losses of roles that cannot be computed."""
   c = run.rl
   if not c.roles:
     return ()
   unknown = [k for k in c.roles if k not in names(c)]
+  if wrong := [k for k, own in c.roles.items() if not _is_role(own)]:
+    return (
+      (
+        wrong,
+        f"rl.roles.{wrong[0]} must be dict(algorithm='rloo', loss={{...}}), of "
+        'which each may be left out',
+      ),
+    )
   fields = {x for own in c.roles.values() for x in own} - KEYS
   known = () if unknown or fields else objectives(c, run.data.completion_len)
   named = [(f'rl.roles.{k}', x) for k, x in known]
