@@ -7,6 +7,8 @@
 import jax
 import jax.numpy as jnp
 
+from jaxrl_reason.rewards.kernels.token_bytes import scanned
+
 LIMIT = 10**6  # largest size of a result before the modulus
 DIGITS = 2  # of an operand at most
 
@@ -17,9 +19,8 @@ def _apply(total, op, number):
   return jnp.where(op == ord('*'), total * number, minus)
 
 
-def _read(state: dict, now: tuple) -> tuple[dict, None]:
-  """Reads one byte, if it is before the end of the text."""
-  c, there = now
+def _read(state: dict, c: jax.Array) -> dict:
+  """Reads one byte."""
   digit = (c >= ord('0')) & (c <= ord('9'))
   operator = (c == ord('+')) | (c == ord('-')) | (c == ord('*'))
   percent, end = c == ord('%'), c == ord('=')
@@ -39,7 +40,7 @@ def _read(state: dict, now: tuple) -> tuple[dict, None]:
   fine &= ~end | (n_ops > 0)
   fine &= ~(end & reduces) | (state['number'] > 0)
   fine &= jnp.abs(total) <= LIMIT
-  new = {
+  return {
     'total': jnp.clip(total, -LIMIT, LIMIT),
     'op': jnp.where(operator, c, state['op']),
     'number': jnp.where(digit, jnp.minimum(number, 99), 0),
@@ -49,7 +50,6 @@ def _read(state: dict, now: tuple) -> tuple[dict, None]:
     'ended': state['ended'] | end,
     'fine': fine,
   }
-  return {k: jnp.where(there, x, state[k]) for k, x in new.items()}, None
 
 
 def evaluate(text: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -61,14 +61,11 @@ def evaluate(text: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
   Returns:
     (values i32 [N], whether the text is such an expression, bool [N]).
   """
-  n, w = text.shape
+  n = len(text)
   zero, no = jnp.zeros(n, jnp.int32), jnp.zeros(n, bool)
   state = {
     'total': zero, 'op': zero + ord('+'), 'number': zero, 'digits': zero,
     'n_ops': zero, 'reduces': no, 'ended': no, 'fine': ~no,
   }  # fmt: skip
-  there = jnp.arange(w)[:, None] < length
-  given = text.T.astype(jnp.int32), there
-  state, _ = jax.lax.scan(_read, state, given)
-  fine = state['fine'] & state['ended'] & (length <= w)
-  return jnp.where(fine, state['total'], 0), fine
+  state = scanned(_read, state, text, length)
+  return jnp.where(state['fine'], state['total'], 0), state['fine']

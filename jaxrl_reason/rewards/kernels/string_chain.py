@@ -8,6 +8,7 @@ The host twin of a function is `verifiers.tasks.string_functions.apply`.
 import jax
 import jax.numpy as jnp
 
+from jaxrl_reason.rewards.kernels.token_bytes import scanned
 from jaxrl_reason.verifiers.tasks import string_functions
 
 LONGEST = 16  # letters of a string
@@ -51,15 +52,12 @@ def _apply(name: jax.Array, s: jax.Array, n: jax.Array) -> tuple:
   return jnp.where(i < length[:, None], moved, _EMPTY), length
 
 
-def _read(state: dict, now: tuple) -> tuple[dict, None]:
-  """Reads one byte, if it is before the end of the text."""
-  c, there = now
+def _read(state: dict, c: jax.Array) -> dict:
+  """Reads one byte."""
   s, n = state['s'], state['n']
   letter = (c >= _FIRST) & (c <= _LAST)
   bar, end = c == ord('|'), c == ord('=')
-  function = jnp.zeros_like(bar)
-  for name in string_functions.FUNCTIONS:
-    function |= c == ord(name)
+  function = jnp.isin(c, jnp.asarray([*map(ord, string_functions.FUNCTIONS)]))
   here = (jnp.arange(LONGEST) == n[:, None]) & letter[:, None]
   applied, size = _apply(c, s, jnp.maximum(n, 1))
   s = jnp.where(function[:, None], applied, jnp.where(here, c[:, None], s))
@@ -68,7 +66,7 @@ def _read(state: dict, now: tuple) -> tuple[dict, None]:
   fine &= jnp.where(letter | bar, ~state['applies'], state['applies'])
   fine &= ~end | (state['functions'] > 0)
   fine &= (n > 0) & (n <= LONGEST)
-  new = {
+  return {
     's': s,
     'n': jnp.clip(n, 0, LONGEST),
     'functions': state['functions'] + function,
@@ -76,8 +74,6 @@ def _read(state: dict, now: tuple) -> tuple[dict, None]:
     'ended': state['ended'] | end,
     'fine': fine,
   }
-  pick = {k: there.reshape(-1, *[1] * (x.ndim - 1)) for k, x in new.items()}
-  return {k: jnp.where(pick[k], x, state[k]) for k, x in new.items()}, None
 
 
 def evaluate(text: jax.Array, length: jax.Array) -> tuple:
@@ -91,16 +87,14 @@ def evaluate(text: jax.Array, length: jax.Array) -> tuple:
     text is such a chain, and no string has more than LONGEST letters, bool
     [N]).
   """
-  n, w = text.shape
+  n = len(text)
   zero, no = jnp.zeros(n, jnp.int32), jnp.zeros(n, bool)
   state = {
     's': jnp.full((n, LONGEST), _EMPTY, jnp.int32), 'n': zero,
     'functions': zero, 'applies': no, 'ended': no, 'fine': ~no,
   }  # fmt: skip
-  there = jnp.arange(w)[:, None] < length
-  given = text.T.astype(jnp.int32), there
-  state, _ = jax.lax.scan(_read, state, given)
-  fine = state['fine'] & state['ended'] & (length <= w)
-  size = jnp.where(fine, state['n'], 0)
+  state = scanned(_read, state, text, length)
+  size = jnp.where(state['fine'], state['n'], 0)
   inside = jnp.arange(LONGEST) < size[:, None]
-  return jnp.where(inside, state['s'], 0).astype(jnp.uint8), size, fine
+  found = jnp.where(inside, state['s'], 0).astype(jnp.uint8)
+  return found, size, state['fine']

@@ -10,6 +10,8 @@ Kernels read bytes and not tokens, so they work with any tokenizer: a token may
 be several digits, half a character, or the marker with the answer.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,3 +96,33 @@ def after_marker(
   at = jnp.argmax(n_hits, axis=1)
   holder = jnp.take_along_axis(tokens, at[:, None], axis=1)[:, 0]
   return jnp.where((n_hits.sum(1) == 1) & ends[holder], at + 1, -1)
+
+
+def scanned(
+  read: Callable, state: dict[str, jax.Array], text: jax.Array, length
+) -> dict[str, jax.Array]:
+  """Reads the bytes of rows from left to right.
+
+  Args:
+    read: (state, bytes i32 [N]) -> state.
+    state: arrays [N,...], before the first byte. 'fine' and 'ended' are bool
+      [N]: no byte so far is an error, and the text may end here.
+    text: u8 [N,W]; length: i32 [N], bytes of it.
+
+  Returns:
+    The state after the last byte of each row. 'fine' is true if the row was
+    fine, has ended and was not cut.
+  """
+
+  def step(state, now):
+    c, there = now
+
+    def pick(new, old):
+      return jnp.where(there.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(pick, read(state, c), state), None
+
+  there = jnp.arange(text.shape[1])[:, None] < length
+  state, _ = jax.lax.scan(step, state, (text.T.astype(jnp.int32), there))
+  fine = state['fine'] & state['ended'] & (length <= text.shape[1])
+  return state | {'fine': fine}
