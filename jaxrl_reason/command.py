@@ -304,23 +304,24 @@ def on_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
 
 
 def resumable(
-  fresh: bool = False, before_end: Callable[[], Any] = bool
+  fresh: bool = False, before_end: Callable[[], None] | None = None
 ) -> contextlib.AbstractContextManager[None]:
   """Ends the process with SAVED at a signal while nothing is unsaved: before
   the run handles signals itself, as during imports, and after it.
 
   Args:
     fresh: the command has --fresh, with which it would begin again.
-    before_end: called first.
+    before_end: called first, if given.
   """
   return on_signals(functools.partial(_end_resumable, fresh, before_end))
 
 
 def _end_resumable(
-  fresh: bool, before_end: Callable[[], Any], signum: int, frame: Any
+  fresh: bool, before_end: Callable | None, signum: int, frame: Any
 ):
   del frame
-  before_end()
+  if before_end:
+    before_end()
   name = signal.Signals(signum).name
   how = ', without --fresh if it has begun' if fresh else ''
   line = f'{name}: nothing is unsaved; start the same command to go on{how}.\n'

@@ -274,24 +274,22 @@ class RL(Training):
     Raises:
       ValueError: names a setting that is unknown or has no effect.
     """
-    return self._objective(self.algorithm, self._loss(), completion_len)
+    changes = self.loss.to_dict()
+    return self._objective(self.algorithm, changes, completion_len)
 
   def role_objective(self, name: str, length: int) -> losses.Objective:
     """Returns the objective of a role. If `rl.roles` names an algorithm for it,
     the settings of `loss` do not apply to the role.
     """
     own = self.roles.get(name, {})
-    common = {} if 'algorithm' in own else self._loss()
-    settings = common | dict(own.get('loss', {}))
-    settings = {k: v for k, v in settings.items() if v is not None}
+    changes = {} if 'algorithm' in own else self.loss.to_dict()
+    changes |= dict(own.get('loss', {}))
     return self._objective(
-      own.get('algorithm', self.algorithm), settings, length
+      own.get('algorithm', self.algorithm), changes, length
     )
 
-  def _loss(self) -> dict:
-    return {k: v for k, v in self.loss.to_dict().items() if v is not None}
-
   def _objective(self, name, changes, completion_len) -> losses.Objective:
+    changes = {k: v for k, v in changes.items() if v is not None}
     settings = {'name': name, **changes}
     try:
       return self._resolved(settings, completion_len)

@@ -73,7 +73,7 @@ class Telling:
     if waited:
       return contextlib.nullcontext()
     what = 'compiling the step of all'
-    return compile_log.Waiting(what, journal.say, other=other or str)
+    return compile_log.Waiting(what, journal.say, other=other)
 
   def note(self, total, n, begun, device, host, trained) -> None:
     """Stores an interval for the next `flush`."""

@@ -442,7 +442,7 @@ def test_generate_and_grade_read_the_output_of_evaluate(
   ],
 )  # fmt: skip
 def test_a_kl_is_only_measured_with_samples_of_the_model(folder, more):
-  """Of other samples, the mean of log (policy / base) is no KL."""
+  """The mean of log (policy / base) over other samples is no KL."""
   a = ['--model=x', '--suite=y', '--out=z', f'--base={folder}/run@2', more]
   o = evaluate.options(evaluate.parser().parse(a))
   suite = suites.load('task:arithmetic?n=2')

@@ -30,7 +30,7 @@ def test_a_difficulty_that_is_no_number_is_refused(value):
 
 
 def test_difficulties_in_mixed_units_are_refused():
-  """Of curated rows, 0 to 1; of the others, characters of the solution."""
+  """Curated rows have 0 to 1, the others characters of the solution."""
   rows = [
     {'prompt': f'{i}+1', 'solution': 'x' * 9 * i, 'meta': meta}
     for i, meta in enumerate(({'difficulty': 0.9}, {}, {'difficulty': 0.1}))

@@ -207,8 +207,8 @@ def test_solved_problems_of_prompts_are_not_asked():
 
 
 def test_evaluations_repeat_no_problem(caplog):
-  """Of countdown, any order of the numbers is the same problem. Evaluations of
-  a run and suites ask the same problems.
+  """Any order of the numbers is the same problem of countdown. Evaluations of a
+  run and suites ask the same problems.
   """
   source = pipeline.TaskSource('countdown', 0, 'heldout', {})
   identity = tasks.get('countdown').identity

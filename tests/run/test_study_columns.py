@@ -69,7 +69,7 @@ def test_the_first_evaluation_is_a_column(tmp_path):
 
 
 def test_a_metric_has_the_value_of_the_last_evaluation(tmp_path):
-  """Of an evaluation without incorrect answers there is no auroc."""
+  """An evaluation without incorrect answers has no auroc."""
   right, auroc = 'eval/heldout/pass@1', 'eval/heldout/auroc'
   rows = [
     {'step': 0, right: 0.2},

@@ -150,10 +150,10 @@ class Waiting:
     what: str,
     say: Callable[[str], None],
     every_s: float = 10,
-    other: Callable[[], str] = str,
+    other: Callable[[], str] | None = None,
   ):
     self._what, self._say, self._every_s = what, say, every_s
-    self._other = other
+    self._other = other or str
     self._done = threading.Event()
 
   def __enter__(self) -> 'Waiting':

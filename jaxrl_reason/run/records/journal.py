@@ -154,7 +154,7 @@ class Journal:
       what = f'{self._stage}: compiling the first step'
     if not what and other is None:
       return contextlib.nullcontext()
-    return Waiting(what, say, other=other or str)
+    return Waiting(what, say, other=other)
 
   def note(
     self,
