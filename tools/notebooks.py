@@ -37,8 +37,8 @@ PAGES = (
 # Text before, and the advice that a page has while there is no address.
 OUTPUT = 'the output of an earlier notebook.'
 UNTIL = (
-  ' Until the\nrepository has a public address, add a wheel (`pip wheel '
-  '--no-deps .`) to the folder of\nthe notebook.'
+  ' Until\nthe repository has a public address, add a wheel (`pip wheel '
+  '--no-deps .`) to the folder\nof the notebook.'
 )
 BRANCH = 'main'
 # First cell of a notebook's table row: the badge.
