@@ -14,7 +14,6 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.process.compile_log import Waiting
 from jaxrl_reason.run.records import evaluation_files as evaluations
-from jaxrl_reason.run.records import samples
 from jaxrl_reason.run.records.journal import say
 from jaxrl_reason.run.rl import chunk_settings as chunks
 from jaxrl_reason.run.rl import generation_settings
@@ -133,7 +132,7 @@ class Evaluator:
     if hosts.is_main():
       rows = found['heldout'][1]
       shown = [row for row in rows if row['problem'] < self._show]
-      self.said = samples.write(self._workdir, shown, total, stage)
+      self.said = evaluations.write_samples(self._workdir, shown, total, stage)
       counts = {k: evaluations.counted(rows) for k, (_, rows) in found.items()}
       evaluations.write(self._workdir, counts, total, stage)
       prompts = {

@@ -39,11 +39,11 @@ from jaxrl_reason.run.process import (
 from jaxrl_reason.run.process import workdir as workdirs
 from jaxrl_reason.run.records import (
   config_file,
+  evaluation_files,
   events,
   lines,
   metrics,
   rollout_files,
-  samples,
   trackers,
 )
 from jaxrl_reason.run.records.journal import Journal, aside, say
@@ -133,7 +133,8 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
   if stopping.agreed:
     return None
   if hosts.is_main():
-    aside(samples.before_and_after(workdir, int(state.step)))
+    text = evaluation_files.before_and_after(workdir, int(state.step))
+    aside(text)
     say(f'Curves: {plots.save(workdir)}')
   return state
 

@@ -16,10 +16,10 @@ from jaxrl_reason.run import train
 from jaxrl_reason.run.process import identity, workdir
 from jaxrl_reason.run.records import (
   config_file,
+  evaluation_files,
   events,
   lines,
   metrics,
-  samples,
   trackers,
 )
 from jaxrl_reason.verifiers import named_code
@@ -237,12 +237,14 @@ def test_damaged_samples_and_names_of_trackers_are_left_out(tmp_path, caplog):
   folder = epath.Path(tmp_path)
   row = {'problem': 0, 'sample': 0, 'prompt': 'p', 'answer': 'a'}
   row |= {'completion': 'c'}
-  samples.write(folder, [row], 0, 'sft')
-  samples.write(folder, [row], 8, 'rl')
+  evaluation_files.write_samples(folder, [row], 0, 'sft')
+  evaluation_files.write_samples(folder, [row], 8, 'rl')
   for path in (folder / 'samples').iterdir():
     path.write_text('\n'.join([*NO_ROWS[:2], path.read_text()]))
-  samples.write(folder, [row], 9, 'rl')  # of a run that had more steps
-  assert 'after 8 steps (rl)' in samples.before_and_after(folder, 8)
+  evaluation_files.write_samples(
+    folder, [row], 9, 'rl'
+  )  # of a run that had more steps
+  assert 'after 8 steps (rl)' in evaluation_files.before_and_after(folder, 8)
   assert 'after 9 steps' not in (folder / 'samples.txt').read_text()
   (folder / trackers.IDS).write_text('{"tensorboard": ')
   assert trackers.start(folder, {}, '') is not None
