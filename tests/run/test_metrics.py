@@ -9,8 +9,7 @@ from etils import epath
 
 from jaxrl_reason.evals import estimators
 from jaxrl_reason.reports import metrics_file, plots
-from jaxrl_reason.run.records import lines, metrics
-from jaxrl_reason.run.records import tensorboard as board
+from jaxrl_reason.run.records import lines, metrics, trackers
 
 pytestmark = pytest.mark.one_device
 
@@ -163,7 +162,7 @@ def test_a_short_write_goes_on_or_is_an_error(tmp_path, monkeypatch):
 
 
 def test_the_events_of_a_full_disk_are_an_error_not_a_wait(tmp_path):
-  writer = board.Board(epath.Path(tmp_path), None)
+  writer = trackers.Board(epath.Path(tmp_path), None)
   writer._file._py_recordio_writer._writer = open('/dev/full', 'wb', 0)
   with pytest.raises(OSError, match='could not be written: No space left'):
     for step in range(100):

@@ -15,7 +15,6 @@ from jaxrl_reason.reports import metrics_file
 from jaxrl_reason.run import train
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.records import metrics, trackers
-from jaxrl_reason.run.records import tensorboard as board
 
 ROWS = [
   (2, {'train/loss': 1.5}),
@@ -176,8 +175,8 @@ def test_tensorboard_in_an_object_store(tmp_path, monkeypatch):
     reason='tensorboard is not installed',
   )
   object_store.install(monkeypatch)
-  monkeypatch.setattr(board, 'OBJECT_BYTES', 500)
-  monkeypatch.setattr(board, 'FLUSH_S', 0.0)
+  monkeypatch.setattr(trackers, 'OBJECT_BYTES', 500)
+  monkeypatch.setattr(trackers, 'FLUSH_S', 0.0)
   far = epath.Path(f'gs://bucket/{tmp_path.name}')
   far.mkdir(parents=True)
   killed = metrics.Writer(far, None)

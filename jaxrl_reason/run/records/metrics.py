@@ -20,8 +20,7 @@ from etils import epath
 
 from jaxrl_reason import hosts
 from jaxrl_reason.run.process import chips
-from jaxrl_reason.run.records import lines
-from jaxrl_reason.run.records import tensorboard as board
+from jaxrl_reason.run.records import lines, trackers
 
 # NaN for a batch without rows or a spread to measure.
 WHERE_ANY = {
@@ -203,7 +202,7 @@ class Writer:
     self._lines = lines.opened(workdir, resume_step, owed)
     self.lost = self._lines.lost.steps, self._lines.lost.seconds
     purge = None if resume_step is None else resume_step + 1
-    self._others.append(board.Board(workdir / 'tensorboard', purge))
+    self._others.append(trackers.Board(workdir / 'tensorboard', purge))
 
   def write(self, step: int, stage: str, values: dict[str, float]):
     """Writes one line; `values` by full name, as 'train/reward_mean'.
@@ -237,7 +236,7 @@ class Writer:
   def hyper_parameters(self, values: dict) -> None:
     """Writes the values of the config, by dotted key, to TensorBoard."""
     for other in self._others:
-      if isinstance(other, board.Board):
+      if isinstance(other, trackers.Board):
         other.hyper_parameters(values, 'eval/heldout/pass@1')
 
   def text(self, step: int, name: str, text: str) -> None:
@@ -257,7 +256,7 @@ class Writer:
     if self._lines is not None:
       self._lines.sync()
     for other in self._others:
-      if isinstance(other, board.Board):
+      if isinstance(other, trackers.Board):
         other.flush()
 
   def close(self):
