@@ -15,7 +15,6 @@ from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.process.compile_log import Waiting
 from jaxrl_reason.run.records import evaluation_files as evaluations
 from jaxrl_reason.run.records.journal import say
-from jaxrl_reason.run.rl import chunk_settings as chunks
 from jaxrl_reason.run.rl import generation_settings
 from jaxrl_reason.run.rl import python_tools as hosted
 from jaxrl_reason.run.rl import reward_functions as rewarding
@@ -67,7 +66,7 @@ class Evaluator:
       how=how,
       programs=programs,
       player=player,
-      chunks=chunks.of(rl, d),
+      chunks=generation_settings.chunks_of(rl, d),
     )
     splits = {'heldout': problems.heldout}
     for name, source in problems.heldout_by_source.items():

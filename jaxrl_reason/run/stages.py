@@ -41,7 +41,6 @@ from jaxrl_reason.run import states, supervised_data
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.process import goodput
 from jaxrl_reason.run.records import journal
-from jaxrl_reason.run.rl import chunk_settings as chunks
 from jaxrl_reason.run.rl import (
   control_state,
   hidden_settings,
@@ -54,7 +53,11 @@ from jaxrl_reason.run.rl import (
   verdict_settings,
 )
 from jaxrl_reason.run.rl import turn_settings as run_turns
-from jaxrl_reason.run.rl.generation_settings import generation, sampling_of
+from jaxrl_reason.run.rl.generation_settings import (
+  generation,
+  refuse_chunked_views,
+  sampling_of,
+)
 from jaxrl_reason.run.rl.host_step import HostStep
 from jaxrl_reason.run.rl.invalid_rewards import InvalidRewards
 from jaxrl_reason.run.rl.learners import learner
@@ -242,7 +245,7 @@ def fused_source(
     encode, reward_fn = run_turns.with_env(how, rewards, encode, reward_fn)
   names, views = device.reads(rewards, task_kernel), None
   if names:
-    chunks.refuse_views(gen.chunks, names)
+    refuse_chunked_views(gen.chunks, names)
     run_turns.refuse_views(rl, names)
     parts = learn.minibatches * learn.micro_batches
     table, _ = token_bytes_table(tokenizer)

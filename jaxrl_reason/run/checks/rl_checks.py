@@ -5,11 +5,9 @@ from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.rollouts import in_flight
 from jaxrl_reason.run.checks import (
   advantage_checks,
-  distribution_checks,
   off_policy_checks,
   teacher_checks,
 )
-from jaxrl_reason.run.rl import chunk_settings as chunks
 from jaxrl_reason.run.rl import (
   generation_settings,
   hidden_settings,
@@ -38,17 +36,19 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
     rules.refuse(table, c, objective)
   for table in (old_logp_rules, temperature_rules, region_rules):
     rules.refuse(table, c, needs)
-  distribution_checks.check(c, d, objective)
+  chunked = generation_settings.chunks_of(c, d) is not None
+  rules.refuse(generation_settings.penalty_rules, c, needs, chunked)
+  rules.refuse(generation_settings.grammar_rules, c, objective, chunked)
   rules.refuse(reference_rules, c, objective, adapted)
   teacher_checks.check(c, needs)
-  if chunks.of(c, d) is None:  # chunks have rows of their own
+  if not chunked:  # chunks have rows of their own
     rules.refuse(padding_rules, c, d, needs)
   turns.check(c, d, needs)
-  chunks.check(c, d, needs)
+  generation_settings.check_chunks(c, d, needs)
   rules.refuse(hidden_settings.hidden_rules, c, d, needs)
   rules.refuse(verdict_settings.verdict_rules, c, d, objective)
   rules.refuse(verdict_settings.comparison_rules, c, objective)
-  rules.refuse(flight_rules, c, d, needs)
+  rules.refuse(flight_rules, c, chunked, needs)
   rules.refuse(generation_settings.tree_rules, c, d)
   rules.refuse(path_rules, c, d.completion_len)
 
@@ -81,13 +81,12 @@ def old_logp_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
   )
 
 
-def flight_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
+def flight_rules(c: RL, chunked: bool, needs: frozenset[str]) -> rules.Rows:
   """Refuses groups in flight that cannot be, and what they do not work with."""
   batches, limit = c.in_flight.batches, c.in_flight.max_staleness
   if not batches:
     return ()
   key = f'rl.in_flight.batches={batches}'
-  chunked = chunks.of(c, d) is not None
   return (
     (
       batches == 1,

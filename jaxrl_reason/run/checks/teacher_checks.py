@@ -9,12 +9,11 @@ from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.config.training import Supervised
 from jaxrl_reason.data import informed_prompts
 from jaxrl_reason.models.adapters import frozen
-from jaxrl_reason.run.rl import turn_settings
+from jaxrl_reason.run.rl import teachers, turn_settings
 from jaxrl_reason.update import critics
 from jaxrl_reason.update.learner import POLICY, SAME
 
 REWARD_MODEL = 'rl.reward_model'
-OF_TEACHER = frozenset({'teacher_logp', 'teacher_kl'})  # needs of a loss
 
 
 def check(c: RL, needs: frozenset[str]) -> None:
@@ -32,7 +31,7 @@ def check(c: RL, needs: frozenset[str]) -> None:
 
 def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
   t, key = c.teacher, 'rl.teacher'
-  reads = needs & OF_TEACHER
+  reads = needs & teachers.NEEDS
   same = t.weights in SAME
   return (
     (
@@ -152,7 +151,7 @@ def prompt_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
       'prompt, and teaches nothing: set rl.teacher.prompt',
     ),
     (
-      t.prompt and not needs & OF_TEACHER,
+      t.prompt and not needs & teachers.NEEDS,
       f'{key} has no effect: a teacher reads it for the loss, and '
       f'rl.algorithm={c.algorithm!r} reads no teacher; set it to '
       "'', or rl.loss.distill_coef above 0",

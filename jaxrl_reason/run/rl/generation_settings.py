@@ -1,16 +1,24 @@
-"""Settings of generation, as set by the rl section."""
+"""Settings of generation, as set by the rl section, and their rules."""
 
 from itertools import pairwise
 
+from jaxrl_reason import losses
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.data import step_labels, token_bias
 from jaxrl_reason.logits import Automaton, Sampling
+from jaxrl_reason.losses.imitation import VERDICT
+from jaxrl_reason.models.chunk_layout import Chunks
+from jaxrl_reason.rewards.kernels import reference
 from jaxrl_reason.rollouts import automaton
 from jaxrl_reason.rollouts.fused import Generation
 from jaxrl_reason.rollouts.tree import Tree
-from jaxrl_reason.run.rl import chunk_settings as chunks
-from jaxrl_reason.run.rl import turn_settings
+from jaxrl_reason.rollouts.views import TOKEN_VIEWS
+from jaxrl_reason.run.rl import teachers, turn_settings
+from jaxrl_reason.update import chunked, packing
+
+# Arrays that a loss may read and that cannot be computed by chunks.
+WHOLE = frozenset({'values', 'process_reward', 'full_logits'})
 
 
 def generation(c: RL, data: Data, model: Model, tokenizer) -> Generation:
@@ -27,9 +35,18 @@ def generation(c: RL, data: Data, model: Model, tokenizer) -> Generation:
     slots=c.slots,
     segments=c.cache_segments,
     routes=c.replay_routes,
-    chunks=chunks.of(c, data),
+    chunks=chunks_of(c, data),
     tree=tree_of(c, tokenizer),
   )
+
+
+def chunks_of(rl: RL, data: Data) -> Chunks | None:
+  """Returns the chunks of completions, or None if completions are not
+  chunked.
+  """
+  c = rl.chunks
+  whole = c.tokens in (0, data.completion_len)
+  return None if whole else Chunks(c.tokens, c.carry)
 
 
 def tree_of(c: RL, tokenizer) -> Tree | None:
@@ -194,5 +211,142 @@ def tree_rules(c: RL, d: Data) -> rules.Rows:
       rl__repetition_penalty=c.repetition_penalty != 1 and c.repetition_penalty,
       rl__presence_penalty=c.presence_penalty,
       rl__frequency_penalty=c.frequency_penalty,
+    ),
+  )
+
+
+def check_chunks(c: RL, data: Data, needs: frozenset[str]) -> None:
+  """Refuses impossible chunks, and settings that do not work with chunks.
+
+  Args:
+    needs: of the loss.
+
+  Raises:
+    ValueError: names the keys.
+  """
+  room = data.completion_len
+  tokens, carry = c.chunks.tokens, c.chunks.carry
+  if tokens > room:
+    raise ValueError(
+      f'rl.chunks.tokens={tokens} is more than data.completion_len={room}, '
+      'the room of a whole completion'
+    )
+  if (tokens or carry) and not 0 < carry < tokens:
+    raise ValueError(
+      f'rl.chunks.carry={carry} of rl.chunks.tokens={tokens}: at least 1 and '
+      'less than those, or both 0'
+    )
+  chunks = chunks_of(c, data)
+  if chunks is None:
+    return
+  start = data.prompt_len + c.hints.room
+  packed = chunked.choose(chunks, start, c.padding).packing
+  if packed.length < start + tokens:
+    raise ValueError(
+      f'rl.padding={c.padding!r} is less than {start} tokens of a prompt and '
+      f'rl.chunks.tokens={tokens}'
+    )
+  if needs & WHOLE:
+    raise ValueError(
+      f'rl.algorithm={c.algorithm!r} reads a critic, or whole logits, of '
+      'completions that are not in chunks; set rl.chunks.tokens=0'
+    )
+  others = {
+    'rl.turns.env': c.turns.env,
+    'rl.slots': c.slots,
+    'rl.replay_routes': c.replay_routes,
+  }
+  for key, value in others.items():
+    if value:
+      raise ValueError(
+        f'{key}={value!r} and rl.chunks.tokens={tokens} cannot be combined; '
+        'set one of them to its default'
+      )
+
+
+def refuse_chunked_views(chunks: Chunks | None, names) -> None:
+  """Refuses rewards that read each token's distribution.
+
+  Args:
+    names: of the views that rewards read.
+  """
+  read = sorted(set(names) & {*TOKEN_VIEWS, *reference.VIEWS})
+  if chunks is not None and read:
+    raise ValueError(
+      f'rl.rewards read {", ".join(read)} of whole completions; set '
+      'rl.chunks.tokens=0, or use other rewards'
+    )
+
+
+def penalty_rules(c: RL, needs: frozenset[str], chunked: bool) -> rules.Rows:
+  """Refuses penalties where the update cannot count a row's earlier tokens."""
+  neutral = {'repetition': 1, 'presence': 0, 'frequency': 0}
+  keys = {f'{name}_penalty': x for name, x in neutral.items()}
+  key = next((key for key, x in keys.items() if c[key] != x), None)
+  if key is None:
+    return ()
+  packed = not chunked and isinstance(packing.choose(c, 1), packing.Packing)
+  name = f'rl.{key}={c[key]}'
+  return (
+    (
+      'full_logits' in needs,
+      f'{name}: rl.algorithm={c.algorithm!r} reads whole logits, and the '
+      f'counts of earlier tokens would be as large; set it to {keys[key]}',
+    ),
+    (
+      not c.logprob_chunk,
+      f'{name} counts the earlier tokens of every column: with '
+      'rl.logprob_chunk=0 all counts would be held at once; set it to the '
+      'columns that may be held, such as 64',
+    ),
+    *rules.apart(
+      f' and {name} cannot be combined: penalties read the earlier tokens of a '
+      'single completion in a row of its own; set one of them to its default',
+      rl__turns__env=c.turns.env,
+      rl__chunks__tokens=chunked and c.chunks.tokens,
+      rl__padding=packed and c.padding,
+      rl__hints__learn=c.hints.learn,
+      rl__teacher__weights=needs & teachers.NEEDS and c.teacher.weights,
+    ),
+  )
+
+
+def grammar_rules(
+  c: RL, objective: losses.Objective, chunked: bool
+) -> rules.Rows:
+  """Refuses a grammar where the update cannot follow a row's states.
+
+  Raises:
+    ValueError: the grammar is wrong.
+  """
+  if not automaton.expression_of(*grammar_of(c)):
+    return ()
+  needs = losses.needs(objective)
+  name = f'rl.regex={c.regex!r}' if c.regex else ''
+  name = name or f'rl.json_schema={c.json_schema!r}'
+  return (
+    (
+      'full_logits' in needs,
+      f'{name}: rl.algorithm={c.algorithm!r} compares the logits of all '
+      'tokens, and a grammar excludes most; remove one of them',
+    ),
+    (
+      objective.likelihood_on(VERDICT),
+      f'rl.loss.sft_on={VERDICT!r} and {name} cannot be combined: the token of '
+      'the verdict is no part of the grammar; remove one of them',
+    ),
+    *rules.apart(
+      f' and {name} cannot be combined: the states of a grammar are followed '
+      'in a completion that is sampled from its first token; set one of them '
+      'to its default',
+      rl__turns__env=c.turns.env,
+      rl__chunks__tokens=chunked and c.chunks.tokens,
+      rl__propose=c.propose,
+      rl__slots=c.slots,
+      rl__tree__width=c.tree.width,
+      rl__in_flight__batches=c.in_flight.batches,
+      rl__demos=c.demos,
+      rl__hints__learn=c.hints.learn,
+      rl__teacher__weights=needs & teachers.NEEDS and c.teacher.weights,
     ),
   )

@@ -11,7 +11,7 @@ from jaxrl_reason.rollouts.hidden_states import (
   wrong_layers,
 )
 from jaxrl_reason.rollouts.views import HIDDEN
-from jaxrl_reason.run.rl import chunk_settings as chunks
+from jaxrl_reason.run.rl import generation_settings
 
 
 def states(c: RL, model: Model) -> HiddenStates:
@@ -52,7 +52,7 @@ def hidden_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
   readers = [f'rl.rewards.{k}' for k in rewards]
   readers += ['rl.probe.rate'] if c.probe.rate else []
   key, value, default = next(changed(h, Hidden()), 3 * ('',))
-  chunked = chunks.of(c, d) is not None
+  chunked = generation_settings.chunks_of(c, d) is not None
   return (
     rules.choice('rl.views.hidden.token', h.token, TOKENS),
     (

@@ -11,8 +11,8 @@ from jaxrl_reason.config import Run
 from jaxrl_reason.config.rl_sections import Critic
 from jaxrl_reason.config.training import Preference, Supervised
 from jaxrl_reason.losses import aggregation
-from jaxrl_reason.run.rl import chunk_settings as run_chunks
 from jaxrl_reason.run.rl import (
+  generation_settings,
   part_chain,
   problem_pool,
   reward_models,
@@ -46,7 +46,7 @@ def learner(
     tokenizer: encodes the texts of `rl.verdict`.
   """
   c, d = config[name], config.data
-  chunks = run_chunks.of(config.rl, d)
+  chunks = generation_settings.chunks_of(config.rl, d)
   common = dict(
     model=model,
     micro_batches=c.micro_batches,

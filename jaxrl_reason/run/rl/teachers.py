@@ -28,6 +28,7 @@ from jaxrl_reason.update.learner import SAME, Learner, Teacher, teacher_params
 # A size of the zoo instead of a model, because plans read no weights.
 ZOO = 'zoo:'
 KEY = 'rl.teacher.weights'
+NEEDS = frozenset({'teacher_logp', 'teacher_kl'})  # of losses with a teacher
 NOTHING = '(?!)'  # matches no path: no weight of a teacher is trained
 
 

@@ -19,7 +19,7 @@ from jaxrl_reason.rewards.kernels.asked import (
 from jaxrl_reason.rollouts import judging, own_verdicts
 from jaxrl_reason.rollouts.own_verdicts import Verdicts
 from jaxrl_reason.rollouts.views import Views
-from jaxrl_reason.run.rl import chunk_settings as chunks
+from jaxrl_reason.run.rl import generation_settings
 from jaxrl_reason.run.rl.teachers import SAME
 from jaxrl_reason.update import packing
 from jaxrl_reason.update.learner import Learner
@@ -275,7 +275,7 @@ def verdict_rules(c: RL, d: Data, objective: losses.Objective) -> rules.Rows:
       'to its default',
       rl__turns__env=(on or judged) and c.turns.env,
       rl__chunks__tokens=(on or judged)
-      and chunks.of(c, d) is not None
+      and generation_settings.chunks_of(c, d) is not None
       and c.chunks.tokens,
       rl__replay_routes=on and c.replay_routes,
     ),
