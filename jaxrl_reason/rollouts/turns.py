@@ -305,4 +305,4 @@ class Judged:
       return Reward(own, own[:, None], jnp.isfinite(own))
     found = self.reward_fn(rollout, answers, control)
     parts = jnp.concatenate([found.parts, own[:, None]], axis=1)
-    return Reward(found.total + own, parts, found.valid)
+    return found.replace(total=found.total + own, parts=parts)

@@ -628,6 +628,11 @@ EXAMPLES = [
   ({'rl.shaping.laser': 0.1}, 'rl.shaping.laser=0.1 and rl.shaping.laser_len'),
   (ONE | {'rl.shaping.repeats': 0.1}, 'repeats=0.1 and rl.samples=1: it comp'),
   (ONE | {'rl.shaping.brevity': 0.1}, 'brevity=0.1 and rl.samples=1: it comp'),
+  (LINKS | {'rl.shaping.repeats': 0.1}, "repeats=0.1 and rl.turns.env='chain'"),
+  (
+    LINKS | {'rl.shaping.historical': 0.1},
+    "historical=0.1 and rl.turns.env='chain' without rl.rewards",
+  ),
   (
     {'rl.shaping.price': 0.1, 'rl.shaping.price_most': 0.5},
     'price_most=0.5 has no effect without rl.shaping.price_rate',
@@ -745,6 +750,10 @@ EXAMPLES = [
     "rl.filter='truncated.band' and rl.league.share=0.5 .* past versions",
   ),
   (LEAGUE | REFILL, "rl.filter='dead_groups' and rl.league.share=0.5"),
+  (LEAGUE | LASER, 'laser=0.1 and rl.league.share=0.5 .* rows of a group'),
+  (LEAGUE | {'rl.shaping.alp': 0.1}, 'shaping.alp=0.1 and rl.league.share=0'),
+  (LEAGUE | {'rl.shaping.repeats': 0.1}, 'repeats=0.1 and rl.league.share=0'),
+  (LEAGUE | {'rl.shaping.brevity': 0.1}, 'brevity=0.1 and rl.league.share=0'),
   (
     LEAGUE | {'rl.algorithm': 'echo', 'rl.loss.advantage': 'reinforce'},
     "sft_on='observations' and rl.league.sha",

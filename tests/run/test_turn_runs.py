@@ -1,5 +1,6 @@
 """Runs with an environment: one program, metrics per turn, resuming."""
 
+import functools
 import json
 
 import jax
@@ -58,6 +59,16 @@ def built(config, tmp_path):
   state = learner_lib.init_state(learn, params)
   prompts = Prompts(**rows)
   return learn, source, state, prompts, p.root, sampling, p.stop
+
+
+def test_terms_of_answers_read_those_of_episodes(tmp_path):
+  config = recipe()
+  config.rl.shaping.repeats = 0.1
+  learn, source, state, *rest = built(config, tmp_path)
+  state = state.replace(control=learn.chain.init(jnp.int32(0)))
+  steps = functools.partial(programs.rl_steps, learn, source)
+  _, metrics = jax.eval_shape(steps, state, *rest)
+  assert metrics['shaping/repeats'].shape == metrics['answer_entropy'].shape
 
 
 def test_episodes_and_updates_are_one_program(tmp_path):

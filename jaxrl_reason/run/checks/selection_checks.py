@@ -1,7 +1,6 @@
 """Rules of the rl stage's filters, refill, replay, hints and shaped rewards."""
 
 from jaxrl_reason.config import RL, rules
-from jaxrl_reason.config import rl_sections as sections
 from jaxrl_reason.rollouts import extra, filters, hints, progress, replay
 from jaxrl_reason.rollouts import reward_shaping as shaping
 from jaxrl_reason.run.rl import reward_functions
@@ -17,9 +16,9 @@ def check(c: RL) -> None:
     ValueError: names the key.
   """
   filters.make(c.filter, c.filter_args)
-  for table in (filter_rules, round_rules, replay_rules, hint_rules):
+  tables = filter_rules, round_rules, replay_rules, hint_rules, shaping_rules
+  for table in tables:
     rules.refuse(table, c)
-  rules.refuse(shaping_rules, c.shaping, c.samples)
 
 
 def filter_rules(c: RL) -> rules.Rows:
@@ -32,6 +31,10 @@ def filter_rules(c: RL) -> rules.Rows:
       'default',
       rl__filter=share and {*names} & {*OF_GROUPS} and c.filter,
       rl__extra__groups=share and c.extra.groups,
+      **{
+        f'rl__shaping__{key}': share and c.shaping[key]
+        for key in ('alp', 'laser', 'repeats', 'brevity')
+      },
     ),
     (
       c.samples == 1 and varied,
@@ -212,7 +215,9 @@ def _rises(lengths: tuple) -> bool:
   return positive and sorted({*lengths}) == [*lengths]
 
 
-def shaping_rules(c: sections.Shaping, samples: int) -> rules.Rows:
+def shaping_rules(rl: RL) -> rules.Rows:
+  c, env = rl.shaping, rl.turns.env
+  unanswered = env and not rl.rewards
   return (
     (
       not _rises(c.laser_lengths),
@@ -233,7 +238,13 @@ def shaping_rules(c: sections.Shaping, samples: int) -> rules.Rows:
     *rules.apart(
       ' and rl.samples=1: it compares the samples of a problem, and is 0 for '
       'one alone; set rl.samples to 2 or more, or it to 0',
-      rl__shaping__repeats=samples == 1 and c.repeats,
-      rl__shaping__brevity=samples == 1 and c.brevity,
+      rl__shaping__repeats=rl.samples == 1 and c.repeats,
+      rl__shaping__brevity=rl.samples == 1 and c.brevity,
+    ),
+    *rules.apart(
+      f' and rl.turns.env={env!r} without rl.rewards: the term compares final '
+      'answers, which only rl.rewards read; set it to 0, or rl.rewards',
+      rl__shaping__historical=unanswered and c.historical,
+      rl__shaping__repeats=unanswered and c.repeats,
     ),
   )
