@@ -145,6 +145,7 @@ class HostSource:
     others: a reward reads the other completions of the problem, as
       example['others'].
     details: converts messages of verifiers to tokens; None: nothing reads them.
+    weight: of an environment's rewards, which have it.
   """
 
   generate: Callable[..., Rollout]
@@ -164,6 +165,7 @@ class HostSource:
   demos: bool = False
   others: bool = False
   details: Writer | None = None
+  weight: float = 1.0
 
   def __post_init__(self):
     self._under_way = collections.deque()
@@ -321,8 +323,8 @@ class HostSource:
   def _reward(
     self, verdicts: Sequence[Verdict], out: Rollout | None = None
   ) -> Reward:
-    """Converts verdicts to arrays, with an environment's reward as the last
-    part.
+    """Converts verdicts to arrays, with an environment's reward, without its
+    weight, as the last part.
 
     Args:
       out: the completions; None: of reference solutions.
@@ -332,9 +334,10 @@ class HostSource:
     found = to_reward(verdicts, self.part_names[:-1], self.details)
     own = np.nansum(self.to_host(out.episode.reward), axis=1, dtype=np.float32)
     parts = found.parts.reshape(len(own), -1)
+    part = own[:, None] / np.float32(self.weight or 1.0)
     return found.replace(
       total=found.total + own,
-      parts=np.concatenate([parts, own[:, None]], axis=1),
+      parts=np.concatenate([parts, part], axis=1),
     )
 
   def _refuse_failed(self, failed: np.ndarray, own: Sequence[Verdict]) -> None:

@@ -289,20 +289,23 @@ def _played(play: Play, state: State, bounds: Sequence[int]) -> State:
 @dataclasses.dataclass(frozen=True, eq=False)
 class Judged:
   """Computes the rewards of episodes: kernels on the policy's text, and as the
-  last part the environment's rewards, summed over turns.
+  last part the environment's rewards without their weight, summed over turns.
 
   Attributes:
     reward_fn: as in `fused.FusedSource`; None uses the environment alone.
+    weight: of the environment's rewards, which have it.
   """
 
   reward_fn: Callable[..., Reward] | None
+  weight: float = 1.0
 
   def __call__(
     self, rollout: Rollout, answers: dict, control: dict | None = None
   ) -> Reward:
     own = jnp.nansum(rollout.episode.reward, axis=1)
+    part = own[:, None] / (self.weight or 1.0)
     if self.reward_fn is None:
-      return Reward(own, own[:, None], jnp.isfinite(own))
+      return Reward(own, part, jnp.isfinite(own))
     found = self.reward_fn(rollout, answers, control)
-    parts = jnp.concatenate([found.parts, own[:, None]], axis=1)
+    parts = jnp.concatenate([found.parts, part], axis=1)
     return found.replace(total=found.total + own, parts=parts)

@@ -465,6 +465,10 @@ EXAMPLES = [
     'rl.prompts = 32 does not divide by rl.parts 5',
   ),
   ({'rl.rewards': {}}, 'rl.rewards is empty: name a reward'),
+  (
+    LINKS | {'rl.turns.reward': 0.0},
+    'rl.turns.reward=0.0 and rl.rewards={}: every reward is 0',
+  ),
   ({'rl.rewards': {'a': 3}}, 'rl.rewards.a=3: must be a section'),
   ({'rl.rewards': {'a': {'wieght': 3}}}, "rewards.a.wieght.*'weight'"),
   ({'rl.rewards': {'a': {'weight': 3}}}, 'rewards.a lacks the key reward'),

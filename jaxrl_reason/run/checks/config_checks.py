@@ -161,6 +161,11 @@ def reward_rules(c: RL) -> rules.Rows:
       "rl.rewards is empty: name a reward, as answer=dict(reward='task'), or "
       'an environment, rl.turns.env',
     ),
+    (
+      not (c.rewards or c.turns.reward),
+      f'rl.turns.reward={c.turns.reward} and rl.rewards={{}}: every reward is '
+      '0; raise the weight of the environment, or name a reward',
+    ),
   )
 
 

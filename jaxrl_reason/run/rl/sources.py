@@ -236,6 +236,7 @@ def host_source(
     demos=any(kind.reads_demos for kind in kinds),
     others=bool(reward_functions.of_group(c.rewards)),
     details=_details(c, parts.tokenizer),
+    weight=c.turns.reward,
   )
 
 

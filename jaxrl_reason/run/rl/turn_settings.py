@@ -94,7 +94,8 @@ def with_env(how: turns.Turns, rewards: dict, encode, reward_fn):
 
   if how.env.told is not None:
     return encode_all, chain.Judged()
-  return encode_all, turns.Judged(reward_fn if rewards else None)
+  judged = turns.Judged(reward_fn if rewards else None, how.weight)
+  return encode_all, judged
 
 
 def is_game(c: RL) -> bool:
