@@ -27,6 +27,9 @@ def largest(
 
   Needs are nearly linear in n. So each try after the second is the point where
   the line through the nearest two reaches the room. Each try is a compilation.
+
+  Args:
+    needs: number of prompts -> bytes; inf if there can be no such batch.
   """
   low, high = 0, max(most, start) // unit + 1  # fits; does not
   seen, units = {}, max(start // unit, 1)
@@ -37,7 +40,12 @@ def largest(
     step = max(1, low // 8)
     if high - low <= step:
       return low * unit
-    aim = _meets(seen, room) if len(seen) > 1 else units * (2 if fits else 0.5)
+    if math.inf in seen.values():
+      aim = (low + high) / 2
+    elif len(seen) > 1:
+      aim = _meets(seen, room)
+    else:
+      aim = units * (2 if fits else 0.5)
     units = int(min(max(aim, low + step), high - 1))
 
 

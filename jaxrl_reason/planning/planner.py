@@ -190,8 +190,12 @@ class Planner:
       found = inside
       if prompts != start:
         self.say(f'trying {prompts} prompts')
-        config = self.config.changed(rl__prompts=prompts)
-        found = self.facts_of(self.parts(config), wanted)
+        try:
+          parts = self.parts(self.config.changed(rl__prompts=prompts))
+        except ValueError as e:  # another setting limits the batch
+          self.say(str(e))
+          return math.inf
+        found = self.facts_of(parts, wanted)
       return max(p['needs_gib'] for p in found) * chips.GIB
 
     parts = self.parts(self.config)

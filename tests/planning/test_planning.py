@@ -526,6 +526,16 @@ def test_every_phase_of_a_step_fits_with_the_largest_batch(monkeypatch):
   assert all(n % 8 == 0 for n in tried)
 
 
+def test_a_setting_that_limits_the_batch_does_not_end_the_search(monkeypatch):
+  config = tiny(
+    mesh=(8, 1, 1), stages=('rl',), rl__prompts=8, rl__samples=4,
+    rl__replay__rows=32, rl__replay__capacity=20, rl__old_logp='sampler',
+  )  # fmt: skip
+  found, tried = largest(monkeypatch, config, lambda _, n: n / 4, 8)
+  assert found == 16  # groups of 24 prompts exceed the capacity
+  assert all(n % 8 == 0 and n < 24 for n in tried)
+
+
 def test_tries_of_batches_divide_over_both_meshes(monkeypatch):
   recipe = load_recipe(ROOT / 'tests' / 'tiny_recipe.py').get_config()
   config = config_lib.read(recipe).changed(
