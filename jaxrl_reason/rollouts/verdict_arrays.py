@@ -36,7 +36,7 @@ class Writer:
     ids = self.encode(text[: CHARACTERS * room])
     cut = len(ids) > room or len(text) > CHARACTERS * room
     if cut:
-      mark = self.encode(CUT)
+      mark = self.encode(CUT)[:room]
       ids = ids[: room - len(mark)] + mark
     return [*self.before, *ids, *self.after], cut
 

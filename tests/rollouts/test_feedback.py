@@ -167,6 +167,15 @@ def test_messages_are_cut_and_hold_no_special_tokens():
   assert verdict_arrays.to_reward(verdicts, ('reward',)).detail is None
 
 
+@pytest.mark.parametrize('room, text', [(1, ' '), (2, ' ~'), (3, 'a ~')])
+def test_a_mark_of_several_tokens_fits_the_room(room, text):
+  def encode(text):
+    return [*text.replace('~', ' ~').encode()]
+
+  ids, cut = verdict_arrays.Writer(encode, room=room)('a long message')
+  assert bytes(ids).decode() == text and cut
+
+
 def test_the_table_of_samples():
   """The rows cover a sample before and after, and a group without one."""
   found = [expected(i, SETTINGS).split('|')[2] for i in range(len(ROWS))]
