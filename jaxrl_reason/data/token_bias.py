@@ -34,6 +34,18 @@ def make(
   return bias
 
 
+def encoded(text: str, tokenizer: Any, key: str) -> list[int]:
+  """Returns the tokens of a text that a setting has.
+
+  Raises:
+    ValueError: names the key; the tokenizer cannot encode the text.
+  """
+  try:
+    return tokenizer.encode(text)
+  except ValueError as e:  # a character that the alphabet lacks
+    raise ValueError(f'{key}: {e}') from e
+
+
 def ids_of(text: str, tokenizer: Any, key: str) -> list[int]:
   """Returns the tokens of a text, which must be that of one token, or id:N.
 
@@ -46,7 +58,7 @@ def ids_of(text: str, tokenizer: Any, key: str) -> list[int]:
     ids = [i for i, x in enumerate(tokenizer.token_bytes()) if x == spelled]
     if text and ids:
       return ids
-    ids = tokenizer.encode(text)  # a special token has no bytes
+    ids = encoded(text, tokenizer, key)  # a special token has no bytes
     if len(ids) != 1:
       raise ValueError(
         f'{key}: {text!r} is the text of {len(ids)} tokens: name one token, or '

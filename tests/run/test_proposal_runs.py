@@ -7,7 +7,9 @@ import pytest
 import run_records
 
 from jaxrl_reason import config as config_lib
+from jaxrl_reason.data import tokenizers
 from jaxrl_reason.run import train
+from jaxrl_reason.run.rl import proposal_settings
 
 pytestmark = pytest.mark.one_device
 
@@ -72,6 +74,12 @@ def check_rollouts(rows):
   written = {x['completion'] for x in rows if x['prompt'].endswith('?')}
   assert len(asked & written) > 1
   assert not any('host' in x['verdict']['parts'] for x in rows)
+
+
+def test_a_request_that_the_alphabet_lacks_is_refused_by_its_key():
+  tokenizer = tokenizers.CharTokenizer('0123456789 ')
+  with pytest.raises(ValueError, match=r"rl.propose: character '\?' of '\?'"):
+    proposal_settings.around(None, '?', 'arithmetic', 'integer', tokenizer)
 
 
 def test_both_roles_are_trained(whole):

@@ -64,6 +64,7 @@ def test_rows_with_several_forks_resume_and_train_on_any_devices(tmp_path):
   [
     ('12', "rl.tree.step_end: '12' is the text of 2 tokens"),
     ('id:1', "rl.tree.step_end='id:1' ends a completion"),
+    ('?', r"rl.tree.step_end: character '\?' of '\?' is not in the alph"),
   ],
 )
 def test_a_step_end_of_two_tokens_or_a_stop_token_is_refused(text, message):

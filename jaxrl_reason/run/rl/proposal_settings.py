@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxrl_reason import losses
 from jaxrl_reason.config import Run, rules
-from jaxrl_reason.data import controllers
+from jaxrl_reason.data import controllers, token_bias
 from jaxrl_reason.models import adapters
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rollouts import proposals
@@ -36,7 +36,7 @@ def around(
     ValueError: `ask` is no single token, or the program cannot evaluate
       problems of the task.
   """
-  ids = tokenizer.encode(ask)
+  ids = token_bias.encoded(ask, tokenizer, 'rl.propose')
   if len(ids) != 1:
     raise ValueError(
       f'rl.propose={ask!r} has {len(ids)} tokens; choose a text of one token'
