@@ -46,6 +46,9 @@ def parser() -> command.Parser:
   p.number('--candidates', 0, 'for the next step, of a search')
   p.number('--step_tokens', 0, 'of a step at most, of a search')
   p.text('--step_end', '', 'a token that also ends a step, of a search')
+  p.text(
+    '--leaf', 'judge', 'value of leaves: judge, verifier or verifier_at_end'
+  )
   p.number('--max_new', 0, "tokens of a completion; 0: the run's, or 512")
   p.number('--chunk', 0, "tokens of a completion's chunk; 0: the run's")
   p.number('--carry', 0, 'tokens that a chunk carries into the next')
@@ -79,6 +82,7 @@ def options(a):
   from jaxrl_reason import ranges
   from jaxrl_reason.data import chat
   from jaxrl_reason.evals import evaluation as session
+  from jaxrl_reason.evals import leaf_verifiers
   from jaxrl_reason.rollouts import automaton, forcing
 
   given = {key: value for key, value in vars(a).items() if value is not None}
@@ -100,12 +104,15 @@ def options(a):
   for budget in budgets:
     ranges.check({'budgets': budget}, {'budgets': ranges.COUNT}, '--')
   command.one_of('--thinking', a.thinking, chat.THINKING)
+  command.one_of(
+    '--leaf', a.leaf, (leaf_verifiers.JUDGE, *leaf_verifiers.LEAVES)
+  )
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
   command.input_files({'--json_schema': a.json_schema})
   same = (
     'k batch top_k top_p min_p repetition_penalty presence_penalty '
     'frequency_penalty chunk carry least wait most final power moves '
-    'simulations candidates step_tokens step_end '
+    'simulations candidates step_tokens step_end leaf '
     'seed system '
     'base judge top_logprobs ngram contamination_limit allow_contamination '
     'workers timeout_s'

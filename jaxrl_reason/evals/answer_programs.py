@@ -48,9 +48,10 @@ def make_generate(
   search: gumbel_search.Search | None = None,
   top: int = 0,
   judge: Callable[..., jax.Array] | None = None,
+  verifier: Callable[..., jax.Array] | None = None,
 ) -> Callable[..., Rollout]:
   """Compiles (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout.
-  With an environment, its encoded problems are the last argument.
+  With an environment or a verifier, its encoded problems are the last argument.
 
   Args:
     n_samples: G, completions of a prompt.
@@ -64,10 +65,11 @@ def make_generate(
     chunks: of completions, with a carried tail; None: no chunks.
     power: of the distribution; `cell_settings` refuses it with `forced` and
       `chunks`.
-    search: chooses the steps of completions by `judge`; refused in the same
-      way, and with `power`.
+    search: chooses the steps of completions by `verifier`, or by `judge` if
+      that is None; refused in the same way, and with `power`.
     top: number of likeliest tokens of the policy itself, at every token, that
       the views TOP have; 0: no such views.
+    verifier: `leaf_verifiers.LeafVerifier.of`, for the search alone.
 
   Raises:
     ValueError: chunks with settings that need whole completions.
@@ -94,11 +96,13 @@ def make_generate(
       return chunks_lib.generate(chunks, *given, **rest)
     if search is not None:
 
-      def probability(rows):
+      def value(rows):
+        if verifier is not None:
+          return verifier(rows, *encoded)
         return judge(params.judge, rows, max_new)
 
       rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
-      rest |= dict(judge=probability)
+      rest |= dict(judge=value)
       out = gumbel_search.generate(search, *given, **rest)
     elif power is None:
       out = sampler.generate(*given, **rest, forcing=forced)

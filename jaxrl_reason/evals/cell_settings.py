@@ -10,6 +10,7 @@ from jaxrl_reason.data import step_labels
 from jaxrl_reason.evals import (
   answer_judges,
   contamination,
+  leaf_verifiers,
   loading,
   prompts,
   sampling_settings,
@@ -58,6 +59,7 @@ class Options:
   candidates: int = 0
   step_tokens: int = 0
   step_end: str = ''
+  leaf: str = leaf_verifiers.JUDGE
   seed: int = 0
   dtype: str | None = None
   mesh: Sequence[int] = (-1, 1, 1)
@@ -117,6 +119,7 @@ def of(
     **chunks,
     **_power(o, temperature, chunks),
     **_search(o, max_new, chunks),
+    **_leaf(o, suite),
     **_top(o, chunks),
     **_noise(k, temperature),
     **({'judge': answer_judges.judge_name(o.judge)} if o.judge else {}),
@@ -246,11 +249,12 @@ def _search(o: Options, max_new: int, chunks: dict) -> dict[str, Any]:
   found = {k: getattr(o, k) for k in SEARCH}
   if not any(found.values()):
     return {}
-  if not o.judge or not 2 <= o.candidates <= o.simulations:
+  judged = o.judge or o.leaf != leaf_verifiers.JUDGE
+  if not judged or not 2 <= o.candidates <= o.simulations:
     raise ValueError(
       f'--simulations={o.simulations} with --candidates={o.candidates} and '
-      f'--judge={o.judge}: a search needs a judge, at least 2 candidates, and '
-      'as many simulations as candidates or more'
+      f'--judge={o.judge}: a search needs a judge or --leaf=verifier, at least '
+      '2 candidates, and as many simulations as candidates or more'
     )
   if not 0 < o.step_tokens < max_new:
     raise ValueError(
@@ -270,6 +274,24 @@ def _search(o: Options, max_new: int, chunks: dict) -> dict[str, Any]:
   return found
 
 
+def _leaf(o: Options, suite: Suite) -> dict[str, str]:
+  """Returns the value of leaves by a verifier; {}: by the judge, as in files of
+  older versions.
+
+  Raises:
+    ValueError: there is no search, or no verifier inside the program.
+  """
+  if o.leaf == leaf_verifiers.JUDGE:
+    return {}
+  if not o.simulations:
+    raise ValueError(
+      f'--leaf={o.leaf} is the value of a search: set --simulations, '
+      '--candidates and --step_tokens'
+    )
+  leaf_verifiers.kernel_of(suite, o.leaf)
+  return {'leaf': o.leaf}
+
+
 def search_of(
   settings: dict[str, Any], tokenizer: Any, judge: answer_judges.Judge | None
 ) -> gumbel_search.Search | None:
@@ -284,7 +306,11 @@ def search_of(
   ends = ()
   if end:
     ends = step_labels.separator_ids(end, tokenizer, '--step_end')
-  return gumbel_search.Search(*numbers, tuple(ends), not judge.of_beginnings)
+  leaf = leaf_verifiers.LEAVES.get(settings.get('leaf'))
+  if leaf is None:
+    own = gumbel_search.BEGINNING, gumbel_search.CONTINUED
+    leaf = own[not judge.of_beginnings]
+  return gumbel_search.Search(*numbers, tuple(ends), leaf)
 
 
 def _top(o: Options, chunks: dict) -> dict[str, int]:

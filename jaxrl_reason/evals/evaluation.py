@@ -25,6 +25,7 @@ from jaxrl_reason.evals import (
   answer_programs,
   cell_settings,
   contamination,
+  leaf_verifiers,
   loading,
   outcome,
   prompts,
@@ -225,18 +226,20 @@ def _answer(
     )
     longest = max(map(len, written.ids))
     room = -(-longest // BUCKET) * BUCKET
-    asked = answers.EvalSet(a.suite.examples, written.ids, room)
+    verifier, encoded = _verifier(a, found.tokenizer)
+    asked = answers.EvalSet(a.suite.examples, written.ids, room, encoded)
     grid = answers.Grid.make(
       a.cell.problems, a.cell.samples, o.batch, sharding.row_shards(mesh)
     )
-    key = grid.s, settings['max_new']
+    shape = grid.s, settings['max_new']
+    key = *shape, a.suite.name if verifier else ''
     if key not in programs:
       encode = functools.partial(chat.encode_after, found.tokenizer)
       words = cell_settings.forced(o)
       forced = forcing.make(encode, settings['max_new'], **words)
       programs[key] = answer_programs.make_generate(
         found.model,
-        *key,
+        *shape,
         details=True,
         forced=forced,
         base=base,
@@ -245,6 +248,7 @@ def _answer(
         search=cell_settings.search_of(settings, found.tokenizer, judge),
         top=o.top_logprobs,
         judge=judge and judge.of,
+        verifier=verifier,
       )
     if a.suite.reward not in graders:
       graders[a.suite.reward] = _grader(o, a.suite.reward, stack)
@@ -265,6 +269,19 @@ def _answer(
     )
     with jax.set_mesh(mesh):
       a.cell.fill(sampler, asked, grid, done[a.cell.path], tell)
+
+
+def _verifier(a: Asked, tokenizer: Any) -> tuple[Callable | None, list | None]:
+  """Returns (`LeafVerifier.of`, encoded problems) of a search; (None, None) if
+  no verifier guides it.
+  """
+  settings = a.cell.settings
+  if 'leaf' not in settings:
+    return None, None
+  own = leaf_verifiers.make(
+    a.suite, settings['leaf'], tokenizer, settings['max_new']
+  )
+  return own.of, [own.encode(e) for e in a.suite.examples]
 
 
 def _noise(o: Options, a: Asked) -> jax.Array:

@@ -35,7 +35,8 @@ class EvalSet:
 
   Attributes:
     ids: tokens of each prompt; room: P, tokens of the longest prompt.
-    encoded: encoded problems for an environment, or None.
+    encoded: encoded problems for an environment or the verifier of a search, or
+      None.
     hosted: an environment in Python, which reads the problems.
   """
 
@@ -55,7 +56,7 @@ class EvalSet:
 
   def played(self, problems: np.ndarray) -> tuple[dict, ...]:
     """Returns the last argument of `answer_programs.make_generate`'s function
-    for some problems, arrays [n,...]; () without an environment.
+    for some problems, arrays [n,...]; () if it has none.
     """
     if self.encoded is None:
       return ()

@@ -51,6 +51,7 @@ class Suite:
   name: of its problems, whatever their number: noise depends on it.
   examples: as verifiers read them.
   reward: the host reward that verifies answers, by name.
+  kernel: the kernel with the same verdicts (`Problems.kernel`), or None.
   train: a source of solved problems beside them; None: there is none.
   asks: the text with {question} that models which follow instructions are
     asked; '': the variant of the prompt decides alone.
@@ -63,6 +64,7 @@ class Suite:
   train: Any = None
   asks: str = ''
   samples: int = 8
+  kernel: Any = None
 
   def digest(self) -> str:
     """Returns a digest, sixteen hexadecimal digits, of the problems, with all
@@ -183,7 +185,8 @@ def _task(name: str, options: dict[str, str]) -> Suite:
   own = options | ({'seed': seed} if seed else {})
   known = urllib.parse.urlencode(sorted(own.items()), safe='+-*/,[]')
   called = f'{TASK}{name}/{split}' + (f'?{known}' if known else '')
-  return Suite(called, _first(source, n), task.reward, train)
+  found = _first(source, n)
+  return Suite(called, found, task.reward, train, kernel=task.kernel)
 
 
 def _refuse_games(names: Iterable[str]) -> None:
@@ -240,7 +243,8 @@ def _of_run(split: str, options: dict[str, str], model: str) -> Suite:
   examples = _first(splits[split], n)
   for example in examples:
     example.pop('rendered', None)
-  return Suite(name, examples, found.reward, found.train)
+  own = found.reward, found.train
+  return Suite(name, examples, *own, kernel=found.kernel)
 
 
 def _as_evaluated(

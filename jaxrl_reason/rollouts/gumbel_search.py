@@ -3,9 +3,10 @@
 A step of a completion is a number of tokens, or the tokens up to a token that
 ends a step. A node of the tree is a beginning of a completion, an action is one
 of K candidates for its next step, which the policy samples, and the value of a
-node is the judge's probability that the completion will be correct. The search
-is Gumbel MuZero (Danihelka et al. 2022, "Policy improvement by planning with
-Gumbel", https://openreview.net/forum?id=bERaNdoegnO) from the library mctx. Its
+node is the judge's probability that the completion will be correct, or the
+score of a verifier. The search is Gumbel MuZero (Danihelka et al. 2022, "Policy
+improvement by planning with Gumbel",
+https://openreview.net/forum?id=bERaNdoegnO) from the library mctx. Its
 candidates are samples of the policy, so their prior is uniform, as in Sampled
 MuZero (https://arxiv.org/abs/2104.06303), and the chosen step is the one with
 the highest value, without more noise.
@@ -39,6 +40,10 @@ from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts.draw import NONE, Draw
 
 GENERATED = 'generated'  # of a Rollout's views
+# What the judge of a candidate reads: the beginning that ends with it; the
+# beginning and a sampled rest of the completion; or only completions that have
+# ended, while the value of others is 0.
+BEGINNING, CONTINUED, ENDED = 'beginning', 'continued', 'ended'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,15 +55,15 @@ class Search:
     candidates: K, candidates for the next step of a node; at most S.
     tokens: largest number of tokens of a step.
     ends: tokens that also end a step.
-    rollouts: whether a candidate is judged with a sampled rest of its
-      completion, for judges of whole completions only.
+    leaf: BEGINNING, or for judges of whole completions only, CONTINUED or
+      ENDED.
   """
 
   simulations: int
   candidates: int
   tokens: int
   ends: tuple[int, ...] = ()
-  rollouts: bool = False
+  leaf: str = BEGINNING
 
 
 @struct.dataclass
@@ -142,6 +147,8 @@ class _Searcher:
         jnp.concatenate([self.valid, columns < judged.length[:, None]], axis=1),
       )
     )
+    if self.how.leaf == ENDED:
+      value = jnp.where(judged.over, value, 0.0)
     out = library().RecurrentFnOutput(
       reward=zero,
       discount=zero + 1,
@@ -172,15 +179,15 @@ class _Searcher:
     step = there & (index < self.how.tokens) & (before == 0)
     new = self._appended(node, drawn, step.sum(axis=1))
     new = new.replace(generated=there.sum(axis=1))
-    if not self.how.rollouts:
+    if self.how.leaf != CONTINUED:
       return new, new
     return new, self._appended(node, drawn, there.sum(axis=1))
 
   def _drawn(self, node: Node) -> dict[str, jax.Array]:
     """Samples tokens after the beginnings, arrays [N,room] by name."""
-    room = self.columns if self.how.rollouts else self.how.tokens
-    stop = self.draw.stop
-    if not self.how.rollouts:
+    stop, room = self.draw.stop, self.columns
+    if self.how.leaf != CONTINUED:
+      room = self.how.tokens
       stop = jnp.concatenate([stop, jnp.asarray(self.how.ends, stop.dtype)])
     draw = dataclasses.replace(
       self.draw,

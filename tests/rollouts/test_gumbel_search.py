@@ -25,6 +25,7 @@ VALID = jnp.asarray(np.arange(P) >= P - np.array([[2], [5], [4], [1]]))
 PROMPTS = jnp.asarray(np.random.default_rng(0).integers(2, V, (B, P)))
 SAMPLING = Sampling.make(jnp.asarray([0.0, 2.0] * B), top_k=9)
 HOW = gumbel_search.Search(simulations=6, candidates=3, tokens=3)
+LEAVES = gumbel_search.BEGINNING, gumbel_search.CONTINUED, gumbel_search.ENDED
 ROOM = dict(n_samples=G, max_new=C, row_ids=jnp.arange(B * G))
 # The worth of every token, so that all beginnings have different values.
 WORTH = jnp.asarray(np.random.default_rng(1).uniform(size=V))
@@ -69,7 +70,7 @@ def plain():
   'how',
   [
     gumbel_search.Search(1, 1, 3),
-    gumbel_search.Search(2, 1, 2, rollouts=True),
+    gumbel_search.Search(2, 1, 2, leaf=gumbel_search.CONTINUED),
     gumbel_search.Search(1, 1, 7, ends=(4, 5, 6, 7)),
   ],
 )
@@ -82,13 +83,13 @@ def test_one_candidate_is_the_sample_of_the_policy(how):
     gap = getattr(out, name) - jnp.where(want.sampled, getattr(want, name), 0)
     assert np.abs(gap).max() < 1e-5, name
   made = out.views[gumbel_search.GENERATED]
-  assert how.rollouts or np.array_equal(made, out.length)
+  assert how.leaf == gumbel_search.CONTINUED or np.array_equal(made, out.length)
 
 
-@pytest.mark.parametrize('rollouts', [False, True])
-def test_log_probs_are_those_of_the_trainer(rollouts):
+@pytest.mark.parametrize('leaf', LEAVES)
+def test_log_probs_are_those_of_the_trainer(leaf):
   model, params = small()
-  out, rows = searched(dataclasses.replace(HOW, rollouts=rollouts)), []
+  out, rows = searched(dataclasses.replace(HOW, leaf=leaf)), []
   for own, new in (PROMPTS, 'tokens'), (VALID, 'sampled'):
     repeated = jnp.repeat(own, G, axis=0)
     rows.append(jnp.concatenate([repeated, getattr(out, new)], axis=1))
@@ -167,6 +168,38 @@ def test_more_simulations_look_further_ahead():
   sampled = np.asarray(SAMPLING.temperature) > 0
   assert gain[sampled].mean() > 0.02, gain
   assert np.all(gain[~sampled] == 0)
+
+
+def test_the_value_of_completions_that_have_not_ended_can_be_zero():
+  how = gumbel_search.Search(12, candidates=3, tokens=3)
+  out = searched(dataclasses.replace(how, leaf=gumbel_search.ENDED))
+  want, other = searched(how, late), searched(how)
+  np.testing.assert_array_equal(out.tokens, want.tokens)
+  assert not np.array_equal(out.tokens, other.tokens)
+
+
+def right(rows: Rows) -> jax.Array:
+  """Returns 1 for one completion in three and 0 for others, f32 [N]."""
+  total = jnp.where(rows.valid[:, P:], rows.tokens[:, P:], 0).sum(axis=1)
+  return (total % 3 == 0).astype(jnp.float32)
+
+
+def test_a_search_ends_with_a_right_completion_that_it_has_sampled():
+  """A candidate of the next step is the continuation that a right beginning was
+  judged with, if each candidate has one simulation.
+  """
+  how = gumbel_search.Search(4, candidates=4, tokens=2)
+  how = dataclasses.replace(how, leaf=gumbel_search.CONTINUED)
+
+  def value(out):
+    tokens = jnp.concatenate([jnp.zeros((B * G, P), int), out.tokens], axis=1)
+    valid = jnp.concatenate([jnp.ones((B * G, P), bool), out.sampled], axis=1)
+    return np.asarray(right(Rows(tokens, valid)))
+
+  got, sample = value(searched(how, right)), value(plain())
+  sampled = np.asarray(SAMPLING.temperature) > 0
+  assert np.all(got >= sample) and np.array_equal(got, sample) is False
+  assert np.all(got[~sampled] == sample[~sampled]) and got[sampled].mean() > 0.7
 
 
 @pytest.mark.parametrize(

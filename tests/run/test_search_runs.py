@@ -1,4 +1,4 @@
-"""`evaluate` with a search, by the value head of a run."""
+"""`evaluate` with a search, by the value head of a run or by the verifier."""
 
 import json
 import shutil
@@ -31,10 +31,19 @@ def valued(tmp_path_factory):
   return where, train.run(c, where)
 
 
-def answers(where, out, *flags):
+@pytest.fixture(scope='module')
+def supervised(tmp_path_factory):
+  """Trains without a value head; returns the workdir."""
+  where = tmp_path_factory.mktemp('supervised')
+  c = recipe(**{'stages': ('sft',), 'sft.steps': 80, 'sft.rows': 32})
+  train.run(c, where)
+  return where
+
+
+def answers(where, out, *flags, search=(*SEARCH, '--judge={}')):
   """Evaluates; returns the path of the answers and their records."""
-  common = [f'--model={where}', f'--judge={where}', f'--suite={SUITE}']
-  evaluate.main([*common, '--k=2', f'--out={out}', *SEARCH, *flags])
+  common = [f'--model={where}', f'--suite={SUITE}', '--k=2', f'--out={out}']
+  evaluate.main([*common, *(f.format(where) for f in search), *flags])
   (path,) = (out / 'answers').glob('*.jsonl')
   return path, [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -91,3 +100,35 @@ def test_batch_and_devices_change_no_answer(valued, searched, tmp_path):
       assert a[key] == b[key]
     assert a['p_correct'] == pytest.approx(b['p_correct'], abs=1e-5)
     assert a['logp'] == pytest.approx(b['logp'], abs=2e-4)
+
+
+VERIFIED = (
+  '--simulations=4',
+  '--candidates=4',
+  '--step_tokens=2',
+  '--leaf=verifier',
+)
+
+
+def right(found) -> np.ndarray:
+  return np.array([row['verdict']['score'] for row in found])
+
+
+def test_a_search_by_the_verifier_needs_no_judge(supervised, tmp_path):
+  """It keeps the right samples of the policy, is the same on eight devices and
+  continues as the uninterrupted one.
+  """
+  _, plain = answers(supervised, tmp_path / 'plain', search=())
+  path, found = answers(supervised, tmp_path / 'one', search=VERIFIED)
+  settings = json.loads(path.with_suffix('.json').read_text())
+  assert settings['leaf'] == 'verifier' and 'judge' not in settings
+  assert right(found).sum() > right(plain).sum() > 0
+  assert np.all(right(found) >= right(plain)) and 'p_correct' not in found[0]
+  lines = path.read_text().splitlines(keepends=True)
+  path.write_text(''.join(lines[:7]))
+  devices = '--batch=8', '--mesh=2,2,2'
+  for flags, out in ((), 'one'), (devices, 'eight'):
+    _, again = answers(supervised, tmp_path / out, *flags, search=VERIFIED)
+    for a, b in zip(again, found, strict=True):
+      for key in 'problem', 'sample', 'completion', 'generated', 'verdict':
+        assert a[key] == b[key]

@@ -53,7 +53,7 @@ def routed(routes: mixture.Routes) -> kernels.Kernel | None:
   return kernels.Kernel(score, encode)
 
 
-def _named(name: str, task_kernel) -> kernels.Kernel | None:
+def named(name: str, task_kernel) -> kernels.Kernel | None:
   """Returns the kernel of that name ('task': the task's own), or None."""
   name = task_kernel if name == 'task' else name
   if isinstance(name, mixture.Routes):
@@ -84,7 +84,7 @@ def _kernel(
   score = kernels.OF_CONFIDENCE.get(name)
   if score is not None:
     name = kwargs.pop('correct', 'task')
-  kernel = _named(name, task_kernel)
+  kernel = named(name, task_kernel)
   if score is not None and kernel is not None:
     kernel = _beside(score, kernel)
   if kernel is None:
