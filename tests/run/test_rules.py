@@ -1246,6 +1246,15 @@ EXAMPLES = [
   ({'rl.reference_memory': 'disk'}, "reference_memory='disk': choose device"),
   (IN_PYTHON | {'rl.parts': 4}, "parts=4 has no effect with rl.turns.env='too"),
   ({'rl.overlong': 33}, 'rl.overlong=33 .*completion_len=32'),
+  ({'rl.slots': 8}, 'rl.slots=8 of rl.samples=8: all samples of a problem'),
+  (
+    IN_PYTHON | {'rl.cache_segments': 2},
+    "rl.turns.env='tools' and rl.cache_segments=2: the cache has all of its",
+  ),
+  (
+    {'rl.chunks.tokens': 16, 'rl.chunks.carry': 4, 'rl.cache_segments': 2},
+    'rl.chunks.tokens=16 and rl.cache_segments=2: the cache',
+  ),
   ({'rl.path': 'host', 'rl.steps_per_dispatch': 10}, 'steps_per_dispatch'),
 ]
 # Values that the parts themselves refuse when they are built.

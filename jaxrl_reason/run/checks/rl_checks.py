@@ -51,6 +51,7 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
   rules.refuse(flight_rules, c, chunked, needs)
   rules.refuse(generation_settings.tree_rules, c, d)
   rules.refuse(path_rules, c, d.completion_len)
+  rules.refuse(cache_rules, c, chunked)
 
 
 def old_logp_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
@@ -302,6 +303,25 @@ def padding_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
       is_packed and 'full_logits' in needs,
       f'rl.padding={c.padding!r}: rl.algorithm={c.algorithm!r} reads whole '
       'logits, which are not packed; choose buckets:N',
+    ),
+  )
+
+
+def cache_rules(c: RL, chunked: bool) -> rules.Rows:
+  """Refuses settings of the sampler's cache that have no effect."""
+  hosted = c.path == 'host' and c.turns.env
+  grows = c.cache_segments not in (1, RL.cache_segments)
+  return (
+    (
+      c.slots >= c.samples,
+      f'rl.slots={c.slots} of rl.samples={c.samples}: all samples of a problem '
+      'would be decoded at a time; set it lower, or to 0',
+    ),
+    *rules.apart(
+      f' and rl.cache_segments={c.cache_segments}: the cache has all of its '
+      f'columns from the start; set rl.cache_segments to {RL.cache_segments}',
+      rl__chunks__tokens=grows and chunked and c.chunks.tokens,
+      rl__turns__env=grows and hosted,
     ),
   )
 
