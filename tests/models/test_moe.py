@@ -226,6 +226,16 @@ def test_a_device_with_few_or_all_uses_computes_the_same(kind, uses):
   )
 
 
+def test_few_uses_are_named_by_the_rows_that_they_have_room_for():
+  """Sixteen devices have one use each if balanced, and room for eight."""
+  _, p = experts(1)
+  c = small_config(**MOE | {'mlp': F})
+  x, one = jnp.ones((16, D)), jnp.ones((16, 1))
+  mine = jnp.where(jnp.arange(16) == 3, 0, 1)[:, None]
+  f = jax.jit(lambda x: moe._of_own(x, p, mine, one, c, 1, 16))
+  assert 'own_rows_of_8' in f.lower(x).as_text(debug_info=True)
+
+
 def test_replaying_its_own_routes_changes_nothing(model):
   """Compares values and gradients, including those of the router."""
   _, m, params = model

@@ -222,7 +222,7 @@ def _of_own(x, p: dict, mine, weights, c, n: int, devices: int) -> jax.Array:
   room = -(-SPARE * mine.size // (8 * devices)) * 8
 
   def few():
-    with trees.own_rows(SPARE):
+    with trees.own_rows(round(room * devices / mine.size)):
       return _of_few(x, p, mine, weights, c, n, room)
 
   def all_uses():
