@@ -170,7 +170,8 @@ def _values(critic: Critic, params, policy, batch: Batch) -> jax.Array:
   body = _body(critic, params['body'], policy)
   hidden = critic.model.hidden(body, batch.tokens, batch.valid)
   hidden = hidden[:, critic.start - 1 : -1].astype(jnp.float32)
-  values = jnp.einsum('ntd,d->nt', hidden, params[VALUE_HEAD])
+  highest = jax.lax.Precision.HIGHEST  # TPUs would multiply in bfloat16
+  values = jnp.matmul(hidden, params[VALUE_HEAD], precision=highest)
   return jnp.pad(values, ((0, 0), (critic.start, 0)))
 
 

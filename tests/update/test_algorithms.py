@@ -170,6 +170,8 @@ def test_values_depend_only_on_earlier_tokens(batch):
   before, after = f(batch), f(batch.replace(tokens=other))
   np.testing.assert_array_equal(before[:, : column + 1], after[:, : column + 1])
   assert np.abs(before - after)[:, column + 1].max() > 1e-4
+  # TPUs would multiply in bfloat16, unlike `critics.state_values`.
+  assert 'HIGHEST' in str(jax.make_jaxpr(f)(batch))
 
 
 @pytest.mark.parametrize('name', ['ppo', 'prime'])
