@@ -284,7 +284,7 @@ class Outcomes:
   answer_id: jax.Array | None = None  # i32 [N]
   is_demo: jax.Array | None = None  # bool [N], a reference solution
   is_hinted: jax.Array | None = None  # bool [N], began with a hint
-  is_past: jax.Array | None = None  # bool [N], sampled by a past version
+  is_excluded: jax.Array | None = None  # bool [N], in no statistic
 
   @property
   def own(self) -> jax.Array:
@@ -292,7 +292,7 @@ class Outcomes:
     without a hint or a demonstration. Solve rates count only these.
     """
     own = self.reward_valid
-    for other in (self.is_demo, self.is_hinted, self.is_past):
+    for other in (self.is_demo, self.is_hinted, self.is_excluded):
       own = own if other is None else own & ~other
     return own
 

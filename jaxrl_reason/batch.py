@@ -208,10 +208,12 @@ def stats_of_rounds(account: Account, part_names: tuple[str, ...]) -> Metrics:
 
 
 def summary(batch: Outcomes, part_names: tuple[str, ...]) -> Metrics:
-  """Summarises N completions, without those of past versions."""
+  """Summarises N completions, without those that statistics exclude: rows of
+  past versions, and answers to invalid proposals.
+  """
   there = jnp.ones_like(batch.reward_valid)
-  if batch.is_past is not None:
-    there = ~batch.is_past
+  if batch.is_excluded is not None:
+    there = ~batch.is_excluded
   ok = batch.reward_valid & there
   batch = batch.replace(reward_valid=ok)
 
@@ -224,8 +226,8 @@ def summary(batch: Outcomes, part_names: tuple[str, ...]) -> Metrics:
     'reward_mean': reward,
     'reward_std': jnp.sqrt(mean((batch.reward - reward) ** 2)),
     'reward_invalid': 1 - mean(ok, there),
-    'groups_solved_all': jnp.mean(solved_all),
-    'groups_solved_none': jnp.mean(solved_none),
+    'groups_solved_all': mean(solved_all, there),
+    'groups_solved_none': mean(solved_none, there),
     'length_mean': mean(batch.length.astype(jnp.float32), there),
     'length_max': jnp.max(batch.length),
     'truncated': mean(batch.truncated, there),

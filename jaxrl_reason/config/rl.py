@@ -107,7 +107,7 @@ class RL(Training):
   shaping: Shaping = Shaping()
   # Decay of a running baseline of rewards for each link of
   # rl.turns.env='chain', or each player of a game, which replaces the group
-  # baseline (SPIRAL, 0.95); 0: none (`rollouts/role_baseline.py`).
+  # baseline (SPIRAL, 0.95); 0: none (`rollouts/role_rewards.py`).
   role_decay: Memory = 0.0
   # Train adapters of its own for each role, proposer and solver or the two
   # players of a game, beside the same frozen weights (docs/role_adapters.md).
@@ -265,7 +265,8 @@ class RL(Training):
     return self.rows // (self.minibatches * self.micro_batches)
 
   def objective(self, completion_len: int) -> losses.Objective:
-    """Returns the objective: the algorithm with the settings of `loss`.
+    """Returns the objective: the algorithm with the settings of `loss`. If both
+    roles have one of their own (`roles`), it is that of the first role.
 
     Args:
       completion_len: largest number of tokens of a completion, the divisor of
@@ -274,6 +275,8 @@ class RL(Training):
     Raises:
       ValueError: names a setting that is unknown or has no effect.
     """
+    if len(self.roles) == 2:
+      return self.role_objective(min(self.roles), completion_len)
     changes = self.loss.to_dict()
     return self._objective(self.algorithm, changes, completion_len)
 

@@ -165,7 +165,10 @@ def summarize(metrics: Metrics) -> Metrics:
 
 
 def over_updates(
-  metrics: Metrics, trained: Array, sampled: Array | None = None
+  metrics: Metrics,
+  trained: Array,
+  sampled: Array | None = None,
+  weights: Metrics | None = None,
 ) -> Metrics:
   """Averages stacked metrics over the updates that trained (`_max`: the max);
   0 if none did.
@@ -175,6 +178,8 @@ def over_updates(
     trained: bool [..], whether an update has a token with a gradient.
     sampled: bool [..], whether it has a token that the policy sampled: the mean
       of the metrics OF_SAMPLED is over these updates. None: as `trained`.
+    weights: [..] each, weights of the updates by the name of a metric whose
+      mean is weighted.
   """
   sampled = trained if sampled is None else sampled
 
@@ -182,7 +187,10 @@ def over_updates(
     if name.endswith('_max'):
       return x.max()
     counts = sampled if name in OF_SAMPLED else trained
-    return (x * counts).sum() / jnp.maximum(counts.sum(), 1)
+    if weights and name in weights:
+      counts = trained * weights[name]
+    total = counts.sum()
+    return (x * counts).sum() / jnp.where(total > 0, total, 1)
 
   return {name: over(name, x) for name, x in metrics.items()}
 

@@ -10,7 +10,7 @@ before it have left.
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -80,6 +80,13 @@ def _first(
   """
   among = _there(batch) & among
   return among & (_rank(batch, value, among) < keep)
+
+
+def keep_sampled(batch: Batch) -> Batch:
+  """Keeps the rows with a sampled token. An answer to an invalid proposal has
+  none.
+  """
+  return _rows(batch, jnp.any(batch.mask, axis=1))
 
 
 def drop_dead_groups(batch: Batch) -> Batch:
@@ -216,9 +223,21 @@ def make(names: str, args: Mapping[str, Any]) -> Filter | None:
       )
     if FILTERS[name] is not None:
       chosen.append(_with_args(name, args))
+  return in_turn(chosen)
+
+
+def in_turn(chosen: Sequence[Filter | None]) -> Filter | None:
+  """Composes filters, applied in their order; None if there is none."""
+  chosen = [f for f in chosen if f is not None]
   if len(chosen) < 2:
     return chosen[0] if chosen else None
   return functools.partial(_in_turn, chosen)
+
+
+def _in_turn(chosen: list[Filter], batch: Batch) -> Batch:
+  for f in chosen:
+    batch = f(batch)
+  return batch
 
 
 def arguments(f: Callable) -> tuple[str, ...]:
@@ -235,12 +254,6 @@ def _with_args(name: str, args: Mapping[str, Any]) -> Filter:
         f'rl.filter={name!r} needs rl.filter_args.{key} above 0, not {value}'
       )
   return functools.partial(f, **given) if given else f
-
-
-def _in_turn(chosen: list[Filter], batch: Batch) -> Batch:
-  for f in chosen:
-    batch = f(batch)
-  return batch
 
 
 def overlong_penalty(batch: Batch, cache: int, max_new: int) -> jax.Array:

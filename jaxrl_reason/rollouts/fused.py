@@ -254,7 +254,7 @@ class FusedSource:
     if metrics:
       account = group_arrays.account(found).replace(metrics=metrics)
       if players is not None:
-        account = league_lib.account(account, players['is_past'])
+        account = group_arrays.excluding(account, players['is_past'])
       found = found.replace(account=account)
     if self.demos:
       first = trees.take(rollout, slice(None, None, self.gen.n_samples))

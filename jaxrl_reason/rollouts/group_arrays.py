@@ -95,6 +95,11 @@ def account(found: Trajectories) -> Account:
   return Account(seen, jnp.ones(1, bool), {}, {})
 
 
+def excluding(found: Account, rows: jax.Array) -> Account:
+  """Marks rows of a single round, bool [N], that statistics leave out."""
+  return found.replace(seen=found.seen.replace(is_excluded=rows[None]))
+
+
 def alive(
   keeps: Callable[[Batch], Batch] | None, found: Trajectories
 ) -> jax.Array:

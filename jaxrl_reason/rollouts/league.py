@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import trees
-from jaxrl_reason.base import Account, Metrics, Model, Rollout, TrainState
+from jaxrl_reason.base import Metrics, Model, Rollout, TrainState
 from jaxrl_reason.models import spec
 from jaxrl_reason.parts import Chain, Part
 
@@ -175,13 +175,6 @@ def of_policy(rollout: Rollout, is_past: jax.Array) -> Rollout:
     length=sampled.sum(axis=1),
     logp=jnp.where(sampled, rollout.logp, 0.0),
   )
-
-
-def account(found: Account, is_past: jax.Array) -> Account:
-  """Marks the rows of a version, bool [N], which the statistics of the policy
-  leave out.
-  """
-  return found.replace(seen=found.seen.replace(is_past=is_past[None]))
 
 
 def metrics(players: dict, rollout: Rollout, step: jax.Array) -> Metrics:

@@ -147,8 +147,8 @@ def combined(
   """Joins proposals and answers to the trajectories of a step.
 
   Args:
-    fine: bool [B*G], valid proposals. The loss does not train on answers to
-      other proposals.
+    fine: bool [B*G], valid proposals. Answers to other proposals have no
+      sampled token, and statistics leave them out.
   """
   n, g = len(fine), len(second.reward.total) // len(fine)
   right = (second.reward.parts[:, 0] > 0.5).reshape(n, g)
@@ -171,7 +171,8 @@ def combined(
   second = second.replace(rollout=rollout, reward=of_solver)
   groups = map(group_arrays.of, (first, second))
   both = group_arrays.to_rows(group_arrays.joined(*groups))
-  account = group_arrays.account(both)
+  unasked = jnp.concatenate([jnp.zeros_like(fine), ~own])
+  account = group_arrays.excluding(group_arrays.account(both), unasked)
   told = metrics(first, second, fine, rate)
   return both.replace(account=account.replace(metrics=told))
 

@@ -7,15 +7,26 @@ factor is a share of rows, so that for losses that divide by rows two roles with
 the same settings have the loss that one objective has.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import losses
-from jaxrl_reason.base import Metrics
+from jaxrl_reason.base import Batch, Metrics
+from jaxrl_reason.update import trained_rows
 from jaxrl_reason.update.learner import Learner
 
 MEASURED = 'loss', 'entropy', 'kl'  # metrics of every role
-BY_ROWS = 'loss', 'pg_loss', 'dead_rows'  # metrics that are means over rows
+# Metrics that have a mean over roles, by the share that weights a role. Names
+# that end in `_max` have a maximum. Others are those of each role alone.
+SHARES = {
+  'share': 'loss pg_loss dead_rows',
+  'token_share': 'entropy kl nll nll_sampler gap_mean nonfinite_tokens '
+  'approx_kl approx_kl_rev ratio_mean ratio_sq_mean weight_mean weight_sq_mean '
+  'clip_low clip_high clip_dual drifted',
+}
+SHARE_OF = {k: share for share, ks in SHARES.items() for k in ks.split()}
 
 
 def advantages(
@@ -48,16 +59,56 @@ def denominators(learner: Learner, role: jax.Array | None, mask, **given):
   """
   if not learner.roles:
     return losses.denominators(learner.objective, mask, **given)
-  found = []
-  for i, (_, objective) in enumerate(learner.roles):
+  found, of_roles = [], shares(learner, role, mask)
+  for i, (name, objective) in enumerate(learner.roles):
     own = role == i
     sums = losses.denominators(objective, mask & own[:, None], **given)
-    rows, tokens = own.sum().astype(sums['rows'].dtype), jnp.sum(mask)
-    share = {'share': rows / len(role)}
-    share['token_share'] = sums['tokens'] / jnp.maximum(tokens, 1)
     # A minibatch may have no row of the role: its loss is then 0, not nan.
-    found.append(sums | {'rows': jnp.maximum(rows, 1)} | share)
+    rows = jnp.maximum(own.sum(), 1).astype(sums['rows'].dtype)
+    found.append(sums | {'rows': rows} | of_roles[name])
   return tuple(found)
+
+
+def shares(learner: Learner, role: jax.Array | None, mask) -> dict[str, dict]:
+  """Computes the shares of each role in the rows and in the tokens of a
+  minibatch, by its name.
+  """
+  found, tokens = {}, jnp.maximum(mask.sum(), 1)
+  for i, (name, _) in enumerate(learner.roles):
+    own = role == i
+    found[name] = {
+      'share': own.mean(),
+      'token_share': jnp.sum(mask & own[:, None]) / tokens,
+    }
+  return found
+
+
+def counts(learner: Learner, batch: Batch) -> tuple[Any, ...]:
+  """Counts the tokens of a minibatch for `over_updates`, after its metrics."""
+  both = trained_rows.has_tokens(learner, batch)
+  return *both, shares(learner, batch.role, batch.mask)
+
+
+def over_updates(
+  metrics: Metrics,
+  trained: jax.Array,
+  sampled: jax.Array,
+  of_roles: dict[str, dict],
+) -> Metrics:
+  """Averages stacked metrics over updates. A metric of a role is weighted by
+  the role's share of an update, so `loss` remains the sum over roles.
+
+  Args:
+    of_roles: see `shares`, stacked over updates.
+    others: see `losses.over_updates`.
+  """
+  weights = {
+    name: found[SHARE_OF.get(name.rpartition('/')[2], 'share')]
+    for role, found in of_roles.items()
+    for name in metrics
+    if name.startswith(f'role/{role}/')
+  }
+  return losses.over_updates(metrics, trained, sampled, weights)
 
 
 def policy_loss(
@@ -92,19 +143,18 @@ def policy_loss(
 
 
 def _together(found: dict[str, Metrics], sums: tuple[dict, ...]) -> Metrics:
-  """Joins the metrics of roles. If all have a metric, its mean over roles is
-  weighted by rows for losses and by tokens for others. MEASURED ones, and those
-  that not all have, are also those of each role.
+  """Joins the metrics that all roles have, by SHARES. MEASURED ones, and those
+  that are not joined, are also those of each role.
   """
-  common = set.intersection(*map(set, found.values()))
-  out = {}
+  common, out = set.intersection(*map(set, found.values())), {}
   for k in sorted(common):
     x = jnp.stack([metrics[k] for metrics in found.values()])
-    share = 'share' if k in BY_ROWS else 'token_share'
-    weighted = x * jnp.stack([d[share] for d in sums])
-    out[k] = x.max() if k.endswith('_max') else weighted.sum()
+    if k.endswith('_max'):
+      out[k] = x.max()
+    elif k in SHARE_OF:
+      out[k] = (x * jnp.stack([d[SHARE_OF[k]] for d in sums])).sum()
   for name, metrics in found.items():
     for k, x in metrics.items():
-      if k in MEASURED or k not in common:
+      if k in MEASURED or k not in out:
         out[f'role/{name}/{k}'] = x
   return out

@@ -120,12 +120,12 @@ def _many_updates(learner: Learner, update: Callable, state, rows, key):
     keys = jax.random.split(epoch_key, m)
     parts = batch_lib.split(shuffled, m)
     state, metrics = jax.lax.scan(update, state, (parts, keys))
-    has_tokens = functools.partial(trained_rows.has_tokens, learner)
-    return state, (metrics, *jax.vmap(has_tokens)(parts[0]))
+    counts = functools.partial(role_losses.counts, learner)
+    return state, (metrics, *jax.vmap(counts)(parts[0]))
 
   keys = jax.random.split(key, learner.epochs)
   state, found = jax.lax.scan(epoch, state, keys)
-  return state, losses.over_updates(*found)
+  return state, role_losses.over_updates(*found)
 
 
 def _one_update(

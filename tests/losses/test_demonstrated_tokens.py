@@ -117,3 +117,6 @@ def test_metrics_are_averaged_over_the_updates_that_train():
   metrics = {'entropy': jnp.float32([2, 0]), 'loss': jnp.float32([4, 6])}
   out = losses.over_updates(metrics, *jnp.array([[True, True], [True, False]]))
   assert out == {'entropy': 2, 'loss': 5}
+  weights = {'loss': jnp.float32([0.125, 0.375])}
+  both = jnp.array([True, True])
+  assert losses.over_updates(metrics, both, None, weights)['loss'] == 5.5

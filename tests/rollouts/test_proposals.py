@@ -6,8 +6,11 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Prompts, Reward, Rollout, Trajectories
 from jaxrl_reason.rewards.kernels import (
   final,
@@ -17,6 +20,7 @@ from jaxrl_reason.rewards.kernels import (
   token_bytes_table,
 )
 from jaxrl_reason.rollouts import proposals, sampler
+from jaxrl_reason.run.rl import part_chain
 from jaxrl_reason.verifiers import tasks
 from jaxrl_reason.verifiers.tasks import string_functions
 
@@ -245,3 +249,36 @@ def test_rewards_are_learnability_and_right_answers():
   assert np.isclose(told['proposer/reward'], np.mean(want))
   assert np.isclose(told['solver/rate'], np.mean(rates))
   assert np.isclose(told['solver/reward'], np.mean(rates))
+
+
+WHITENED = {'name': 'dr_grpo', 'whiten': 'rows'}
+
+
+@pytest.mark.parametrize('settings', ['lite_ppo', 'gpg', WHITENED], ids=str)
+def test_answers_to_invalid_proposals_change_no_advantage(settings):
+  """Advantages that read the whole batch are those without these answers."""
+  c = config_lib.Run().changed({'rl.propose': '?'}).rl
+  kept = part_chain._selection(c, C).filter(batch_lib.make_batch(play()[0]))
+  there = np.asarray(kept.mask.any(axis=1))
+  assert there.sum() == B * G + 4 * G
+
+  def advantages(batch):
+    given = {'mask': batch.mask, 'reward_valid': batch.reward_valid}
+    return losses.advantages(settings, batch.reward, batch.group, **given)
+
+  got, want = advantages(kept), advantages(trees.take(kept, there))
+  np.testing.assert_allclose(got[there], want, rtol=1e-6)
+  assert np.any(want) and not np.any(got[~there])
+
+
+def test_answers_to_invalid_proposals_are_in_no_mean():
+  """They are no failures of the verifier either."""
+  found = play()[0]
+  batch = batch_lib.make_batch(found)
+  there = np.asarray(batch.mask.any(axis=1))
+  seen = trees.take(found.account.seen, 0)
+  got = batch_lib.summary(seen, ('task',))
+  own = batch_lib.outcomes(trees.take(batch, there))
+  want = batch_lib.summary(own, ('task',))
+  assert got == pytest.approx({k: float(x) for k, x in want.items()})
+  assert got['reward_invalid'] == 0 and batch.reward_valid.all()

@@ -69,6 +69,10 @@ PLAYERS = {
   'rl.algorithm': 'reinforce',
   'rl.roles.0': {'algorithm': 'rloo'},
 }
+BOTH = {
+  'rl.roles.proposer': {'algorithm': 'rloo', 'loss': {'kl_coef': 0.0}},
+  'rl.roles.solver': {'algorithm': 'dapo'},
+}
 TWO = {'sampler_mesh': (1, 4, 1)}
 EIGHT = TWO | {'sampler_dtype': 'int8'}
 LASER = {'rl.shaping.laser': 0.1, 'rl.shaping.laser_lengths': (4, 8)}
@@ -844,6 +848,14 @@ EXAMPLES = [
     PROPOSE | {'rl.roles.solver': {'loss': {'resample': 'power'}}},
     'rl.roles.solver: resampled rows and off-policy tokens have no loss',
   ),
+  (
+    PROPOSE | BOTH | {'rl.minibatches': 2},
+    "^rl.roles.proposer: rl.minibatches=2: .* .rl.algorithm='rloo'. has no rat",
+  ),
+  (
+    PROPOSE | BOTH | {'rl.loss.clip_high': 0.3},
+    'rl.loss.clip_high=0.3 has no effect: both roles name an algorithm',
+  ),
   *(
     (PLAYERS | {key: x}, f'{key}=.* and rl.roles cannot be combined')
     for key, x in {
@@ -1321,6 +1333,7 @@ def test_every_rule_has_an_example_that_triggers_it(monkeypatch):
     TAUGHT | {'rl.top_k': 5, 'rl.top_p': 0.9, 'rl.min_p': 0.1},
     TAUGHT | {'rl.presence_penalty': 1.0, 'rl.logprob_chunk': 8},
     TAUGHT | {'rl.logit_bias': {'7': 1.0}},
+    PROPOSE | BOTH | {'rl.algorithm': 'ppo'},
     {'rl.shaping.price': 2.0},
     {'watchdog.floor_s': 7200.0},
     {'profile.steps': '300:400'},

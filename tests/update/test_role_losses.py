@@ -1,12 +1,19 @@
 """Losses of roles: each objective trains the rows of its role."""
 
+import dataclasses
+import types
+
 import jax
 import jax.numpy as jnp
 import learning as L
+import numpy as np
 import pytest
 from test_step import gradients
 
 from jaxrl_reason import losses
+from jaxrl_reason.run.rl import role_settings
+from jaxrl_reason.update import role_losses, scoring
+from jaxrl_reason.update import step as step_lib
 
 ROLE = (jnp.arange(L.B * L.G) // L.G % 2).astype(jnp.int8)
 SAME = {'name': 'dr_grpo', 'fixed_length': L.C}
@@ -72,3 +79,108 @@ def test_a_minibatch_may_have_no_row_of_a_role(batch, how):
   got, metrics = gradients(learner(own, own), one_role)
   L.assert_close(got, gradients(L.learner(own), batch)[0], atol=1e-6)
   assert metrics['role/r1/loss'] == 0
+
+
+RATIO = {'name': 'dapo', 'entropy_coef': 0.01}
+SUMS = {'name': 'grpo', 'kl_coef': 0.0}
+
+
+def alone(batch, role):
+  """Returns the rows of a role, and their share."""
+  rows = jnp.nonzero(batch.role == role)[0]
+  own = jax.tree.map(lambda x: x[rows], batch)
+  return own, len(rows) / len(batch.role)
+
+
+def test_the_gradient_is_the_sum_of_those_of_the_roles(batch):
+  want = jax.tree.map(jnp.zeros_like, L.model_and_params()[1])
+  for i, settings in enumerate((RATIO, SUMS)):
+    own, share = alone(batch, i)
+    grads, _ = gradients(L.learner(settings), own)
+    want = jax.tree.map(lambda x, y: x + share * y, want, grads)  # noqa: B023
+  L.assert_close(gradients(learner(RATIO, SUMS), batch)[0], want)
+
+
+def test_updates_may_lack_rows_of_a_role(batch):
+  """Two rows have the second role, so at least two of four updates of an epoch
+  have none. The metrics of a role are those of updates with its rows, and the
+  loss remains the sum over roles.
+  """
+  batch = batch.replace(role=(jnp.arange(L.B * L.G) < 2).astype(jnp.int8))
+  many = learner(RATIO, SUMS, minibatches=4)
+  state = L.state(many)
+  update = jax.jit(step_lib.update, static_argnums=0)
+  got, metrics = update(many, state, batch, L.NEUTRAL, L.ROOT)
+  full = scoring.add_arrays(many, state, batch, L.NEUTRAL)
+  rows = full, step_lib.advantages(many, full), None
+  key = jax.random.split(L.ROOT, 1)[0]
+  order = jax.random.permutation(key, len(batch.role))
+  one = jax.jit(step_lib._one_update, static_argnums=(0, 2))
+  seen = []
+  for i in range(4):
+    now = jax.tree.map(lambda x: x[order][i::4], rows)  # noqa: B023
+    state, found = one(many, L.NEUTRAL, None, state, (now, key))
+    own = now[0].role == 1
+    tokens = (now[0].mask & own[:, None]).sum() / now[0].mask.sum()
+    seen.append({k: float(x) for k, x in found.items()})
+    seen[-1] |= {'rows': float(own.mean()), 'tokens': float(tokens)}
+  L.assert_close(got.params, state.params)
+  assert sum(x['rows'] > 0 for x in seen) in (1, 2)
+  seen = {k: np.array([x[k] for x in seen]) for k in seen[0]}
+  for name, weight in (('loss', 'rows'), ('entropy', 'tokens')):
+    want = np.average(seen[f'role/r1/{name}'], weights=seen[weight])
+    assert metrics[f'role/r1/{name}'] == pytest.approx(want, abs=1e-6)
+    assert want != 0
+  share, of_roles = (
+    2 / len(batch.role),
+    [metrics[f'role/r{i}/loss'] for i in (0, 1)],
+  )
+  total = (1 - share) * of_roles[0] + share * of_roles[1]
+  assert metrics['loss'] == pytest.approx(float(total), abs=1e-6)
+  assert all(np.isfinite(x) for x in metrics.values())
+
+
+class Least(losses.PPOClip):
+  """A loss with a metric that is neither a mean nor a maximum."""
+
+  def metrics(self, arrays, denominators):
+    return {'least_min': arrays['logp'].min()}
+
+
+CORRECTED = {'name': 'dapo', 'correction': 'truncate', 'dual_clip': 3.0}
+ALL = {k: losses.resolve(k) for k in losses.PRESETS}
+ALL['corrected'] = losses.resolve(CORRECTED | {'kl_coef': 0.1})
+ALL['own'] = dataclasses.replace(ALL['dapo'], policy=Least())
+ALL = {k: x for k, x in ALL.items() if x.needs <= role_settings.READABLE}
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_metrics_of_two_roles_are_those_of_all_rows(name):
+  """The loss is the sum over roles, which is not that of all rows."""
+  o, rng, shape = ALL[name], np.random.default_rng(0), (12, 7)
+  mask = np.arange(7) < rng.integers(1, 8, (12, 1))
+  mask[:5] &= np.arange(7) < 3
+  logp = rng.uniform(-3, -0.1, shape)
+  near = [logp + rng.normal(0, 0.5, shape) for _ in range(3)]
+  given = dict(zip(('old_logp', 'sampler_logp', 'ref_logp'), near))
+  given['entropy'] = -logp
+  adv, role = rng.normal(size=12) * (np.arange(12) % 3 > 0), np.arange(12) >= 5
+  of_sums = {k: given[k] for k in ('old_logp', 'sampler_logp')}
+
+  def metrics(roles):
+    learner = types.SimpleNamespace(objective=o, roles=roles)
+    sums = role_losses.denominators(learner, role, mask, **of_sums)
+    rows = role, logp, adv, mask
+    return role_losses.policy_loss(learner, *rows, **given, denominators=sums)
+
+  (_, want), (loss, got) = metrics(()), metrics((('a', o), ('b', o)))
+  apart = {'loss', 'pg_loss', 'least_min'}
+  assert want.keys() - got.keys() <= {'least_min'}
+  for k in want.keys() - apart:
+    assert got[k] == pytest.approx(float(want[k]), rel=1e-5, abs=1e-6), k
+  shares = 5 / 12, 7 / 12
+  total = sum(s * got[f'role/{x}/loss'] for s, x in zip(shares, 'ab'))
+  assert loss == got['loss'] == pytest.approx(float(total), rel=1e-5)
+  if name == 'own':
+    lows = [got[f'role/{x}/least_min'] for x in 'ab']
+    assert min(lows) == want['least_min']

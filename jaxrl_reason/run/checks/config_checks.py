@@ -131,10 +131,12 @@ def _check_stages(config: Run, shards: int) -> None:
     rules.refuse(proposal_settings.proposal_rules, config)
     selection_checks.check(config.rl)
     adapted = bool(config.lora.rank or config.steering)
-    own = role_settings.objectives(config.rl, config.data.completion_len)
-    for objective in (config.objective, *(x for _, x in own)):
-      off_policy_checks.check(config.rl, objective)
-      rl_checks.check(config.rl, config.data, objective, adapted)
+    for at, c, objective in role_settings.losses_of(config):
+      try:
+        off_policy_checks.check(c, objective)
+        rl_checks.check(c, config.data, objective, adapted)
+      except ValueError as e:
+        raise ValueError(f'{at}{e}') from e
     sized_choice('model.prefill', config.model.prefill, PREFILL)
 
 

@@ -25,13 +25,11 @@ from jaxrl_reason.rollouts import (
 )
 from jaxrl_reason.rollouts.answer_tokens import AnswerTokens
 from jaxrl_reason.rollouts.feedback import Feedback
-from jaxrl_reason.rollouts.role_baseline import RoleBaseline
 from jaxrl_reason.run.rl import (
   hidden_settings,
   problem_pool,
   reward_functions,
   role_settings,
-  turn_settings,
   verdict_settings,
 )
 from jaxrl_reason.run.rl.problem_pool import Facts
@@ -66,8 +64,7 @@ def make(
   parts = (
     _selection(c, room),
     _shaping(c, room, n),
-    role_settings.marks(c),
-    _role_baseline(c, objective),
+    role_settings.rewards(c, objective),
     role_settings.part(c),
     _archive(c, d.prompt_len + c.hints.room, room, n),
     _probe(c, model),
@@ -88,6 +85,8 @@ def make(
 
 def _selection(c: RL, completion_len: int) -> filters.Selection | None:
   chosen = filters.make(c.filter, c.filter_args)
+  if c.propose:
+    chosen = filters.in_turn([filters.keep_sampled, chosen])
   if chosen is None and not c.overlong:
     return None
   return filters.Selection(chosen, c.overlong, completion_len)
@@ -103,15 +102,6 @@ def _shaping(
   sizes = c.samples, completion_len, n_problems
   shaping = reward_shaping.Shaping(*sizes, **terms)
   return shaping if shaping.is_on else None
-
-
-def _role_baseline(c: RL, objective) -> RoleBaseline | None:
-  if not c.role_decay:
-    return None
-  if turn_settings.is_game(c):
-    return RoleBaseline(c.role_decay, 2)
-  apart = turn_settings.is_chain(c) and objective['advantage'] == 'segments'
-  return RoleBaseline(c.role_decay, len(c.turns.links) if apart else 1, apart)
 
 
 def _archive(

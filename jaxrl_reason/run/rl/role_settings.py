@@ -3,6 +3,7 @@
 A role is the proposer or the solver of `rl.propose`, or a player of a game.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Run, rules
 from jaxrl_reason.models import adapters
 from jaxrl_reason.rollouts.role_adapters import RoleAdapters
-from jaxrl_reason.rollouts.role_marks import RoleMarks
+from jaxrl_reason.rollouts.role_rewards import RoleRewards
 from jaxrl_reason.run.rl import (
   hidden_settings,
   proposal_settings,
@@ -54,13 +55,17 @@ def part(c: RL) -> RoleAdapters | None:
   return RoleAdapters(names(c)) if c.role_adapters else None
 
 
-def marks(c: RL) -> RoleMarks | None:
-  """Returns the part of a step that adds the role of each row."""
-  if not c.roles:
+def rewards(c: RL, objective: losses.Objective) -> RoleRewards | None:
+  """Returns the part of a step that marks the roles of rows, and subtracts
+  their running baselines.
+  """
+  if not (c.roles or c.role_decay):
     return None
+  roles, by_turn = names(c) or ('0',), False
+  if turn_settings.is_chain(c) and objective['advantage'] == 'segments':
+    roles, by_turn = tuple(map(str, range(len(c.turns.links)))), True
   first = c.rows if c.propose else 0
-  # Proposals, and running baselines, compute the rewards of roles themselves.
-  return RoleMarks(names(c), first, not (c.propose or c.role_decay))
+  return RoleRewards(roles, c.role_decay, by_turn, first, bool(c.roles))
 
 
 def objectives(
@@ -70,6 +75,22 @@ def objectives(
   if not c.roles:
     return ()
   return tuple((k, c.role_objective(k, completion_len)) for k in names(c))
+
+
+def losses_of(run: Run) -> list[tuple[str, RL, losses.Objective]]:
+  """Lists the losses of a run: the prefix of messages about the loss, the rl
+  section with its algorithm, and its objective.
+  """
+  c, found = run.rl, objectives(run.rl, run.data.completion_len)
+  if not found:
+    return [('', c, run.objective)]
+  named = {
+    k: c.roles.get(k, {}).get('algorithm', c.algorithm) for k, _ in found
+  }
+  return [
+    (f'rl.roles.{k}: ', dataclasses.replace(c, algorithm=named[k]), x)
+    for k, x in found
+  ]
 
 
 def _is_role(x: Any) -> bool:
@@ -93,7 +114,9 @@ def loss_rules(run: Run) -> rules.Rows:
   fields = {x for own in c.roles.values() for x in own} - KEYS
   known = () if unknown or fields else objectives(c, run.data.completion_len)
   named = [(f'rl.roles.{k}', x) for k, x in known]
-  named.append(('rl.algorithm and rl.roles', run.objective))
+  own = [k for k in names(c) if 'algorithm' in c.roles.get(k, {})]
+  loss = {k: x for k, x in c.loss.to_dict().items() if x is not None}
+  unused = [f'{k}={x!r}' for k, x in loss.items() if len(own) == 2]
   unread = [f'{k}: {x}' for k, o in named for x in sorted(o.needs - READABLE)]
   adaptive = [f'{k}: {x}' for k, o in named for x in ADAPTIVE if o[x]]
   others = [k for k, o in named if o.resample or o.offpolicy]
@@ -123,6 +146,12 @@ def loss_rules(run: Run) -> rules.Rows:
       others,
       f'{"".join(others[:1])}: resampled rows and off-policy tokens have no '
       'loss of a role; use another algorithm, such as reinforce, rloo or dapo',
+    ),
+    (
+      unused,
+      f'rl.loss.{"".join(unused[:1])} has no effect: both roles name an '
+      'algorithm in rl.roles; move it to the loss of a role, and set it to '
+      'None',
     ),
     *rules.apart(
       ' and rl.roles cannot be combined; set one of them to its default',
