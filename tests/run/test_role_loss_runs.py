@@ -2,6 +2,7 @@
 
 import pytest
 import run_records
+import test_game_runs
 import test_proposal_runs
 from test_proposal_runs import warm
 
@@ -49,3 +50,40 @@ def test_the_first_step_is_that_of_one_device(warm, whole, tmp_path, how):
   for name in ('loss', *NAMES):
     want = pytest.approx(whole[0][f'train/{name}'], abs=1e-4)
     assert got[f'train/{name}'] == want, name
+
+
+def played(folder, **flat):
+  """Trains two players with adapters of their own. The first one learns from
+  rewards, the second one from an entropy bonus alone.
+  """
+  bonus = {
+    'advantage': 'none',
+    'entropy_coef': 0.5,
+    'aggregation': 'token_mean',
+  }
+  given = {
+    'rl.algorithm': 'ppo',  # neither role reads it
+    'rl.roles.0': {'algorithm': 'reinforce'},
+    'rl.roles.1': {'algorithm': 'reinforce', 'loss': bonus},
+    'lora.rank': 2, 'rl.role_adapters': True, 'rl.optimizer.lr': 1e-2,
+    'stages': ('rl',),
+  }  # fmt: skip
+  train.run(test_game_runs.poker(**given | flat), folder)
+  return run_records.trained(folder)
+
+
+@pytest.mark.slow
+def test_a_stopped_game_continues_as_the_whole_one(tmp_path):
+  seen = played(tmp_path / 'whole')
+  played(tmp_path / 'parts', **{'rl.steps': 2})
+  assert played(tmp_path / 'parts') == seen
+
+
+def test_a_player_without_a_loss_keeps_its_adapters(tmp_path):
+  silent = {'algorithm': 'reinforce', 'loss': {'advantage': 'none'}}
+  seen = played(tmp_path, **{'rl.roles.1': silent})
+  first, second = (
+    [row[f'train/role/{i}/adapter_norm'] for row in seen] for i in '01'
+  )
+  assert second == [0] * len(seen) and first[-1] > first[0]
+  assert not any(row['train/role/1/loss'] for row in seen)
