@@ -49,9 +49,36 @@ Difference to grpo of the same seed, mean and standard error of three seeds:
 
 A teacher saves samples, and whole distributions save the most. After 100 steps
 the difference to the reward alone is small. All variants have one learning
-rate, and no other value of any setting was tried. Times are not compared,
-because the machine was shared. On its two cores the teacher took 2.6 minutes
-and a student 2.4 to 3.3 minutes.
+rate, and no other value of any setting was tried. On two cores the teacher took
+2.6 minutes and a student 2.4 to 3.3 minutes.
+
+At equal CPU seconds no variant is ahead of `grpo`. A step of `grpo` takes 1.10
+CPU seconds (`perf/cpu_s`; 1.09 to 1.11 in three intervals of 5 steps), a step
+of `student` 1.88 (1.76 to 2.01 in four intervals), and a step of `jsd` 1.82
+(one interval), because a teacher with four times the parameters scores every
+completion. They were measured once, in short runs with a teacher after 50 steps
+of its training. pass@1 at equal seconds is read from the table above, on
+straight lines between evaluations. Difference to grpo of the same seed; +- is
+half of the 95 % t interval of three seeds:
+
+  CPU seconds of rl           28      55      83      110
+  steps of grpo               25      50      75      100
+  steps of student            14.7    29.4    44.1    58.8
+  student           seed 0   +0.018  -0.078  -0.075  -0.070
+                    seed 1   -0.027  -0.053  -0.084  -0.050
+                    seed 2   -0.044  -0.117  -0.202  -0.247
+                    mean     -0.018  -0.083  -0.120  -0.122
+                             +-0.079 +-0.080 +-0.176 +-0.269
+  steps of jsd                15.2    30.3    45.5    60.6
+  jsd               seed 0   +0.042  -0.032  -0.007  -0.007
+                    seed 1   +0.019  +0.014  -0.024  -0.005
+                    seed 2   -0.014  -0.041  -0.035  -0.092
+                    mean     +0.016  -0.020  -0.022  -0.035
+                             +-0.071 +-0.073 +-0.036 +-0.123
+
+Of these eight intervals, which are not corrected for their number, only that of
+`student` after 55 CPU seconds excludes 0. The training of the teacher is not
+counted.
 
 With a teacher of 5.3 million parameters (the argument `teacher_5m`; its pass@1
 is 1.000) and five seeds, on an H100, the means of `grpo` after 25, 50, 75 and

@@ -63,8 +63,8 @@ class Supervised(Training):
 
   read_with = {
     'minibatches clip_high': 'loss=psft',
-    'left_out': 'loss=eksft',
-    'behaviour gamma': 'loss=pear',
+    'left_out entropy_coef kl_coef': 'loss=eksft',
+    'behaviour gamma block': 'loss=pear',
     'divergence': 'loss=topk',
   }
 
@@ -72,7 +72,7 @@ class Supervised(Training):
   # probability of the token, without gradient
   # (https://arxiv.org/abs/2508.05629). psft: minus its ratio to the policy
   # before the updates of the batch, clipped (https://arxiv.org/abs/2508.17784).
-  # eksft: sft without the tokens of `left_out`
+  # eksft: sft without the tokens of `left_out`, which have losses of their own
   # (https://arxiv.org/abs/2605.29303). pear: sft weighted by the ratio of the
   # policy to the model that wrote the data, over the later tokens
   # (https://arxiv.org/abs/2602.01058). topk: a divergence from the stored
@@ -83,6 +83,12 @@ class Supervised(Training):
   # Share of the tokens with the highest entropy, and of those with the highest
   # KL divergence from the policy at the start, that are left out; eksft only.
   left_out: Share = 0.2
+  # Weight of the mean entropy of the first of these tokens, per nat, which is
+  # raised; eksft only. The published 0.05 is per log V nats, V = 151,936.
+  entropy_coef: Amount = 0.0042
+  # Weight of the mean KL divergence of the second of these tokens, per nat,
+  # which is lowered; eksft only.
+  kl_coef: Amount = 0.05
   # Field of a row of the data with weights of the solution's tokens: a number,
   # or a list with a number for each token; sft only. '': all weights are 1.
   weights: str = ''
@@ -90,6 +96,8 @@ class Supervised(Training):
   # and the stop token, of the model that wrote them; pear only.
   behaviour: str = ''
   gamma: Nucleus = 0.999  # factor of the weight for each later token; pear only
+  # Tokens with the same weight; 0: all tokens of a solution, without `gamma`.
+  block: CountOrNone = 1  # pear only
   # Answers of a teacher in place of the solutions of the data: a file of
   # `jaxrl evaluate --top_logprobs=K`, or its folder.
   teacher: str = ''

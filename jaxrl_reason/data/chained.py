@@ -9,6 +9,9 @@ problem, needs all of them.
   Problem 1: Tom has 3 boxes with 4 pens each. How many pens are there?
   Problem 2: A bus has [x2] seats, and 5 are free. How many are taken?
   [x2] is the answer to problem 1 plus 28.
+
+A small model learns two-problem chains from composed solutions: the table is in
+docs/models.md, "Problems in files of your own".
 """
 
 import re

@@ -101,9 +101,10 @@ from jaxrl_reason.losses.row_policy import (
   ROW_POLICIES, gmpo, mirror_descent, topr, vespo,
 )
 from jaxrl_reason.losses.selection import (
-  clip_cov_tokens, covariance, eksft_tokens, high_entropy_in_row,
-  kl_cov_tokens, low_entropy_tokens, off_policy_rows, random_tokens,
+  clip_cov_tokens, covariance, high_entropy_in_row, kl_cov_tokens,
+  low_entropy_tokens, moved_tokens, off_policy_rows, random_tokens,
   second_moment_tokens, tokens_within_tv, top_entropy_tokens,
+  uncertain_tokens,
 )
 from jaxrl_reason.losses.segment_advantage import segments, tree
 from jaxrl_reason.losses.settings import needs, resolve
@@ -137,7 +138,7 @@ __all__ = [
   'correction_weight', 'cosine_reward', 'counts', 'covariance', 'cpgd',
   'critic_loss', 'critic_targets', 'dead_group_share', 'denominators', 'dft',
   'difficulty', 'divergence', 'dpo', 'dppo', 'dppo_top_k', 'drop_rows',
-  'eksft_tokens', 'entropy_from_logits', 'entropy_shape', 'filter_metric',
+  'entropy_from_logits', 'entropy_shape', 'filter_metric',
   'gae', 'gap_metrics', 'gdpo', 'gfpo', 'gmpo', 'gpg', 'greedy_baseline',
   'group_mean', 'group_mean_batch_std', 'group_token_weight', 'group_zscore',
   'high_entropy_in_row', 'implicit_prm', 'implicit_reward',
@@ -148,7 +149,7 @@ __all__ = [
   'length_weighted', 'likeliest', 'log_likelihood', 'log_ratio', 'loss_mask',
   'luffy',
   'low_entropy_tokens', 'masked_mean', 'masked_var', 'maxrl', 'mean_logp',
-  'mirror_descent',
+  'mirror_descent', 'moved_tokens',
   'needs', 'next_coefs', 'normalise', 'o1_pruner_reward', 'off_policy_rows',
   'optimal_token', 'optimal_value', 'orpo', 'over_updates', 'passk', 'pear',
   'pkpo',
@@ -161,7 +162,8 @@ __all__ = [
   'select_tokens', 'sft', 'signs', 'simpo', 'soft_overlong_penalty',
   'stored_divergence', 'sum_p_squared',
   'summarize', 'tbrm', 'teach', 'token_logp', 'token_rewards',
-  'tokens_within_tv', 'top_entropy_tokens', 'topr', 'tree', 'value_loss',
+  'tokens_within_tv', 'top_entropy_tokens', 'topr', 'tree',
+  'uncertain_tokens', 'value_loss',
   'value_targets', 'vespo', 'weigh_signs', 'whiten',
 ]
 

@@ -245,6 +245,8 @@ class Distill(Part):
     coef: weight per nat.
     beta, top_k, top_of: of `divergence`.
     max: clamp per token, in nats, of an estimate.
+    on: name of the part of `Objective.select` whose tokens it is a loss of; '':
+      all tokens.
   """
 
   kind: str = 'reverse'
@@ -253,6 +255,7 @@ class Distill(Part):
   top_k: int = 0
   top_of: str = 'teacher'
   max: float | None = None
+  on: str = ''
   names = (
     ('kind', 'kind', 'distill'),
     *flat_names('distill', 'coef beta top_k top_of max'),
@@ -304,7 +307,8 @@ class Distill(Part):
     """Computes the mean divergence, as a loss and as a metric."""
     kl, mask = self(arrays), arrays['mask']
     metrics = {'teacher_kl': token_share(kl, mask, denominators)}
-    return mean(kl, mask, denominators), metrics
+    learnt = keep(arrays[self.on], kl) if self.on else kl
+    return mean(learnt, mask, denominators), metrics
 
 
 @dataclasses.dataclass(frozen=True)

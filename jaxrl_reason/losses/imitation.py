@@ -29,10 +29,11 @@ from jaxrl_reason.losses.arrays import (
   safe_exp,
   stop,
 )
-from jaxrl_reason.losses.distillation import Stored
+from jaxrl_reason.losses.distillation import Distill, Stored
+from jaxrl_reason.losses.entropy import EntropyBonus
 from jaxrl_reason.losses.objective_part import Part, flat_names, part, part_of
 from jaxrl_reason.losses.policy import PPOClip
-from jaxrl_reason.losses.selection import EKSFT, OnlySelected
+from jaxrl_reason.losses.selection import LeftOut, Moved, Uncertain
 
 
 def sft(logp: Array, mask: Array) -> jax.Array:
@@ -53,15 +54,22 @@ def dft(logp: Array, mask: Array) -> jax.Array:
 
 
 def pear(
-  logp: Array, sampler_logp: Array, mask: Array, *, pear_gamma: float = 0.999
+  logp: Array,
+  sampler_logp: Array,
+  mask: Array,
+  *,
+  pear_gamma: float = 0.999,
+  pear_block: int = 1,
 ) -> jax.Array:
-  """Computes -sg(G_t) log pi(y_t), G_t the ratio of the policy to the author of
-  the data, over the tokens after t: PEAR.
+  """Computes -sg(G_t) log pi(y_t), G_t a ratio of the policy to the author of
+  the data: PEAR, https://arxiv.org/abs/2602.01058.
 
-    G_t = gamma^(T - t) prod_{j > t} pi(y_j) / mu(y_j), T the last token
+    tokens (pear_block=1)   G_t = gamma^(T - t) prod_{j > t} pi(y_j) / mu(y_j)
+    blocks of B tokens      G_t = G_e, e the last token of the block of t
+    rows (pear_block=0)     G_t = prod_j pi(y_j) / mu(y_j)
 
-  https://arxiv.org/abs/2602.01058, its variant of tokens. A token's log-ratio
-  is clipped to PEAR_RATIO, and G_t to PEAR_WEIGHT.
+  T is the last token of the row. The logarithm of a token's ratio is clipped to
+  PEAR_RATIO, and that of G_t to PEAR_WEIGHT.
 
   Args:
     sampler_logp: [N, T], log mu(y_t).
@@ -69,9 +77,25 @@ def pear(
   check_shapes(mask=mask, logp=logp, sampler_logp=sampler_logp)
   logp = keep(mask, logp)
   ratio = jnp.clip(stop(logp) - keep(mask, sampler_logp), *PEAR_RATIO)
-  ratio = keep(mask, ratio + math.log(pear_gamma))
-  after = jnp.cumsum(ratio[:, ::-1], axis=1)[:, ::-1] - ratio
-  return -jnp.clip(jnp.exp(after), *PEAR_WEIGHT) * logp
+  if pear_block:
+    ratio = keep(mask, ratio + math.log(pear_gamma))
+    after = jnp.cumsum(ratio[:, ::-1], axis=1)[:, ::-1] - ratio
+    weight = _at_block_ends(after, as_mask(mask), pear_block)
+  else:
+    weight = keep(mask, ratio).sum(1, keepdims=True)
+  return -jnp.exp(jnp.clip(weight, *PEAR_WEIGHT)) * logp
+
+
+def _at_block_ends(x: Array, mask: Array, size: int) -> jax.Array:
+  """Copies the value [N, T] of the last token of a block to all its tokens.
+
+  An incomplete last block of a row has the value 0.
+  """
+  place = jnp.cumsum(mask, axis=1) - 1
+  block = jnp.maximum(place, 0) // size
+  ends = jnp.where(mask & (place % size == size - 1), x, 0.0)
+  rows = jnp.arange(len(x))[:, None]
+  return jnp.zeros_like(x).at[rows, block].add(ends)[rows, block]
 
 
 def luffy(
@@ -130,8 +154,8 @@ class RLPlus(Part):
   rl_plus_gamma: float = 0.5
 
 
-# Limits of the log-ratio of a token, and of a weight.
-PEAR_RATIO, PEAR_WEIGHT = (-0.08, 0.3), (0.1, 10.0)
+# Limits of the log-ratio of a token, and of the logarithm of a weight.
+PEAR_RATIO, PEAR_WEIGHT = (-0.08, 0.3), (-10.0, 5.0)
 SFT_LOSSES = {'sft': sft, 'dft': dft}
 VERDICT, REFERENCE = 'verdict', 'reference'
 # Tokens of the likelihood -> whether they are those of right rows (VAPO).
@@ -148,9 +172,25 @@ SFT, DFT, PEAR = part('SFT', sft), part('DFT', dft), part('PEAR', pear)
 
 
 def _eksft(c: Any) -> dict[str, Any]:
-  chosen = OnlySelected(name='eksft')
-  select = {'eksft': EKSFT(left_out=c.left_out)}
-  return dict(policy=SFT(), select=select, weights=(chosen,))
+  """Returns the parts of EKSFT, https://arxiv.org/abs/2605.29303.
+
+  Its terms are means over the tokens that they are computed on. Terms of an
+  objective are divided by all tokens, hence the division by the share.
+  """
+  share = c.left_out or 1.0
+  select = {
+    'entropy_bonus': Uncertain(left_out=c.left_out),
+    'moved': Moved(left_out=c.left_out),
+  }
+  bonus = EntropyBonus(coef=c.entropy_coef / share)
+  near = Distill(coef=c.kl_coef / share, on='moved')
+  return dict(
+    policy=SFT(),
+    select=select,
+    weights=(LeftOut(chosen=tuple(select)),),
+    entropy=bonus if c.entropy_coef else None,
+    distill=near if c.kl_coef else None,
+  )
 
 
 # Losses of a supervised stage, by name: its settings -> fields of an objective
@@ -161,7 +201,7 @@ SUPERVISED: dict[str, Callable[[Any], dict[str, Any]]] = {
   'dft': lambda c: dict(policy=DFT()),
   'psft': lambda c: dict(policy=PPOClip(high=c.clip_high)),
   'eksft': _eksft,
-  'pear': lambda c: dict(policy=PEAR(pear_gamma=c.gamma)),
+  'pear': lambda c: dict(policy=PEAR(pear_gamma=c.gamma, pear_block=c.block)),
   'topk': lambda c: dict(policy=Stored(kind=c.divergence)),
 }
 

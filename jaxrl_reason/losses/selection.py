@@ -5,6 +5,7 @@ and slice the result like any other [N, T] array.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -195,27 +196,38 @@ def second_moment_tokens(
 SecondMoment = part('SecondMoment', second_moment_tokens)
 
 
-def eksft_tokens(
-  entropy: Array, teacher_kl: Array, mask: Array, *, left_out: float = 0.2
+def uncertain_tokens(
+  entropy: Array, mask: Array, *, left_out: float = 0.2
 ) -> jax.Array:
-  """Leaves out the share of the tokens with the highest entropy, and the share
-  with the highest KL(pi || reference): EKSFT.
+  """Chooses the share of the tokens with the highest entropy: EKSFT.
 
-  https://arxiv.org/abs/2605.29303, with the union of both and without the
-  further terms of the published code for the tokens left out.
+  https://arxiv.org/abs/2605.29303. Unlike `top_entropy_tokens`, it chooses none
+  if the share is less than a token, and the first of equal entropies.
   """
-  check_shapes(mask=mask, entropy=entropy, teacher_kl=teacher_kl)
+  check_shapes(mask=mask, entropy=entropy)
   where = as_mask(mask)
   n = jnp.floor(left_out * row_count(mask).sum())
-  entropy, kl = (stop(as_float(x)) for x in (entropy, teacher_kl))
-  uncertain = _largest(entropy, where, n)
+  return _largest(stop(as_float(entropy)), where, n)
+
+
+Uncertain = part('Uncertain', uncertain_tokens)
+
+
+def moved_tokens(
+  teacher_kl: Array, mask: Array, *, left_out: float = 0.2
+) -> jax.Array:
+  """Chooses the share of the tokens with the highest KL(pi || reference):
+  EKSFT, https://arxiv.org/abs/2605.29303.
+  """
+  check_shapes(mask=mask, teacher_kl=teacher_kl)
+  where, kl = as_mask(mask), stop(as_float(teacher_kl))
+  n = jnp.floor(left_out * row_count(mask).sum())
   # At the start of a stage all divergences are 0, up to rounding.
-  moved = _largest(kl, where & (kl > 1e-6), n)
-  return where & ~uncertain & ~moved
+  return _largest(kl, where & (kl > 1e-6), n)
 
 
-class EKSFT(part('EKSFT', eksft_tokens)):
-  """`eksft_tokens` as a part."""
+class Moved(part('Moved', moved_tokens)):
+  """`moved_tokens` as a part."""
 
   def compare(self, logits: Array, reference: Array) -> jax.Array:
     """Computes the divergence over the vocabulary, [.., V] -> [..]."""
@@ -260,6 +272,19 @@ class OnlySelected(Weight):
 
   def __call__(self, arrays):
     return as_float(as_mask(arrays[self.name]))
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut(Weight):
+  """Trains on the tokens that no part of these names in `Objective.select`
+  chose.
+  """
+
+  chosen: tuple[str, ...] = ()
+
+  def __call__(self, arrays):
+    left_out = (as_mask(arrays[name]) for name in self.chosen)
+    return 1.0 - as_float(functools.reduce(jnp.logical_or, left_out))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -421,6 +421,16 @@ EXAMPLES = [
     "sft.loss='pear' reads the log-probabilities",
   ),
   (
+    {
+      'sft.loss': 'pear',
+      'sft.behaviour': 'logp',
+      'sft.block': 0,
+      'sft.gamma': 0.9,
+      'stages': ('sft',),
+    },
+    'sft.gamma=0.9 has no effect with sft.block=0',
+  ),
+  (
     {'sft.loss': 'topk', 'stages': ('sft',)},
     "sft.loss='topk' reads the stored distributions",
   ),

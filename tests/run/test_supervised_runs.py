@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +43,13 @@ def test_padding_changes_nothing(padding, parts, whole, tmp_path):
   for got, want in zip(rows(tmp_path, 'sft'), whole, strict=True):
     for key in ('train/loss', 'train/grad_norm'):
       np.testing.assert_allclose(got[key], want[key], rtol=1e-4)
+
+
+def test_a_line_has_the_cpu_seconds_of_its_steps(whole):
+  """Their sum is at most that of the process."""
+  spent = [r['perf/cpu_s'] for r in whole]
+  steps = np.diff([0, *(r['step'] for r in whole)])
+  assert min(spent) > 0 and np.dot(spent, steps) <= time.process_time()
 
 
 def learner_and_batch(loss, **own):
@@ -105,9 +113,20 @@ def test_weights_of_tokens_multiply_the_loss_and_not_its_divisor(parts):
   np.testing.assert_allclose(metrics['loss'], want, rtol=1e-5)
 
 
-@pytest.mark.parametrize('parts', [1, 4])
-def test_pear_weighs_a_token_by_the_ratio_of_the_later_ones(parts):
-  own = {'sft.micro_batches': parts, 'sft.rows': 32, 'sft.gamma': 0.9}
+def pear_weights(ratio, block):
+  """Returns the weights of a row's tokens by the formulas of the paper."""
+  n = len(ratio)
+  if not block:
+    return np.full(n, np.exp(ratio.sum()))
+  last = [min(t // block * block + block, n) - 1 for t in range(n)]
+  later = [0.9 ** (n - 1 - e) * np.exp(ratio[e + 1 :].sum()) for e in last]
+  return np.array(later)
+
+
+@pytest.mark.parametrize('parts, block', [(1, 1), (4, 1), (1, 3), (1, 0)])
+def test_pear_weighs_a_token_by_the_ratio_of_the_later_ones(parts, block):
+  own = {'sft.micro_batches': parts, 'sft.rows': 32, 'sft.block': block}
+  own |= {'sft.gamma': 0.9} if block else {}
   learner, batch = learner_and_batch('pear', **own | {'sft.behaviour': 'logp'})
   params = L.model_and_params()[1]
   behaviour = -3 * jax.random.uniform(jax.random.key(1), batch.mask.shape)
@@ -119,10 +138,9 @@ def test_pear_weighs_a_token_by_the_ratio_of_the_later_ones(parts):
   logp, mask = np.asarray(log_softmax(params, batch)[1]), batch.mask[:, 1:]
   weight = np.zeros(mask.shape, np.float32)
   for i, row in enumerate(np.asarray(mask)):
-    places, w = np.flatnonzero(row), 1.0
-    for t in places[::-1]:
-      weight[i, t] = np.clip(w, 0.1, 10)
-      w *= 0.9 * np.exp(np.clip(logp[i, t] - behaviour[i, t + 1], -0.08, 0.3))
+    at = np.flatnonzero(row)
+    ratio = np.clip(logp[i, at] - behaviour[i, at + 1], -0.08, 0.3)
+    weight[i, at] = pear_weights(ratio, block)
 
   def plain(params):
     logp = log_softmax(params, batch)[1]
@@ -214,6 +232,7 @@ def test_psft_clips_the_ratio_to_the_policy_before_the_updates():
 @pytest.mark.parametrize('parts', [1, 4])
 def test_eksft_leaves_out_uncertain_and_moved_tokens(parts):
   own = {'sft.left_out': 0.3, 'sft.micro_batches': parts, 'sft.rows': 32}
+  own |= {'sft.entropy_coef': 0.5, 'sft.kl_coef': 0.2}
   learner, batch = learner_and_batch('eksft', **own)
   params = L.model_and_params()[1]
   ref = moved(params, 0.05)
@@ -225,16 +244,21 @@ def test_eksft_leaves_out_uncertain_and_moved_tokens(parts):
   )
   mask = np.asarray(batch.mask)[:, 1:]
   logp, other = (np.asarray(log_softmax(p, batch)[0]) for p in (params, ref))
-  n, kept = int(0.3 * mask.sum()), mask.copy()
+  n = int(0.3 * mask.sum())
   entropy = -(np.exp(logp) * logp).sum(-1)
   divergence = (np.exp(logp) * (logp - other)).sum(-1)
-  for score in (entropy, divergence):
-    kept &= score < np.sort(score[mask])[-n]
+  high = [mask & (s >= np.sort(s[mask])[-n]) for s in (entropy, divergence)]
+  kept = mask & ~(high[0] | high[1])
   assert 0 < kept.sum() < mask.sum() - n
+  share = 0.3 * mask.sum()  # n, before it is rounded
 
   def plain(params):
-    logp = log_softmax(params, batch)[1]
-    return -jnp.where(kept, logp, 0).sum() / mask.sum()
+    every, logp = log_softmax(params, batch)
+    entropy = -(jnp.exp(every) * every).sum(-1)
+    divergence = (jnp.exp(every) * (every - other)).sum(-1)
+    loss = -jnp.where(kept, logp, 0).sum() / mask.sum()
+    loss -= 0.5 * jnp.where(high[0], entropy, 0).sum() / share
+    return loss + 0.2 * jnp.where(high[1], divergence, 0).sum() / share
 
   want, grad = jax.jit(jax.value_and_grad(plain))(params)
   L.assert_close(got, grad)
@@ -245,10 +269,11 @@ def test_one_eksft_token_in_ten_by_each_score():
   entropy = jnp.arange(12.0).reshape(2, 6)
   kl = jnp.where(entropy == 3, 9.0, 0.0)
   mask = jnp.ones((2, 6), bool).at[1, 4:].set(False)
-  kept = losses.eksft_tokens(entropy, kl, mask, left_out=0.1)
-  assert kept.tolist() == [[1, 1, 1, 0, 1, 1], [1, 1, 1, 0, 0, 0]]
-  start = losses.eksft_tokens(entropy, 0 * kl, mask, left_out=0.1)
-  assert start.tolist() == [[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]
+  uncertain = losses.uncertain_tokens(entropy, mask, left_out=0.1)
+  assert uncertain.tolist() == [[0] * 6, [0, 0, 0, 1, 0, 0]]
+  moved = losses.moved_tokens(kl, mask, left_out=0.1)
+  assert moved.tolist() == [[0, 0, 0, 1, 0, 0], [0] * 6]
+  assert not losses.moved_tokens(0 * kl, mask, left_out=0.1).any()
 
 
 LOSSES = {

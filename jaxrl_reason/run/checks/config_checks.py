@@ -229,6 +229,12 @@ def supervised_rules(
       'that has them',
     ),
     (
+      c.loss == 'pear' and not c.block and c.gamma != Supervised().gamma,
+      f'{kind}.gamma={c.gamma} has no effect with {kind}.block=0: all tokens '
+      'of a solution have one weight, without a factor for later tokens; leave '
+      f'it at {Supervised().gamma}, or set {kind}.block to 1 or more',
+    ),
+    (
       c.weights and kind != 'sft',
       f'{kind}.weights={c.weights!r} has no effect: only stages of kind sft '
       "have weights of a solution's tokens",

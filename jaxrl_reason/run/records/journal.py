@@ -116,6 +116,7 @@ class Journal:
     self._started, self._spent, self._saved = started, spent, saved
     self._pending = None  # the last interval, still on the device
     self._flushed = self._noted = time.monotonic()
+    self._cpu_s = time.process_time()
     self._unseen = True  # the programs of the stage, all compiled by then
     self._dispatched = False
     self._empty = False
@@ -195,6 +196,8 @@ class Journal:
     step_s, self._flushed = (now - self._flushed) / n, now
     out = {f'train/{k}': v for k, v in values.items()} | host
     out |= self._speed(values, step_s) | self._spent.metrics() | self._saved()
+    before, self._cpu_s = self._cpu_s, time.process_time()
+    out['perf/cpu_s'] = (self._cpu_s - before) / n
     self._writer.write(total, self._stage, out)
     shown = 'reward_mean' if self._kind == 'rl' else 'loss'
     self.nll = values.get('nll', float('inf'))  # not of losses of logits
@@ -230,6 +233,7 @@ class Journal:
   def paused(self) -> None:
     """Excludes the time since the last `flush` from the next timing."""
     self._flushed = self._noted = time.monotonic()
+    self._cpu_s = time.process_time()
 
   def evaluated(
     self, total: int, values: dict[str, float], text: str = ''
