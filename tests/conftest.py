@@ -25,11 +25,14 @@ os.environ['JAX_PLATFORMS'] = 'cpu'
 # The process that starts the workers makes this folder. Workers, and processes
 # that tests start, inherit it and read the programs that another has compiled,
 # programs of one operation too (8.2 s of CPU time of a first rollout become
-# 3.7).
+# 3.7). The folder in JAXRL_TEST_PROGRAMS is kept for the next run of tests.
 os.environ['JAX_COMPILATION_CACHE_DIR'] = (
   os.environ['JAX_COMPILATION_CACHE_DIR']
   if 'PYTEST_XDIST_WORKER' in os.environ
-  else tempfile.mkdtemp(prefix='programs-')
+  else os.path.abspath(
+    os.environ.get('JAXRL_TEST_PROGRAMS')
+    or tempfile.mkdtemp(prefix='programs-')
+  )
 )
 os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
 os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
@@ -52,9 +55,17 @@ from jaxrl_reason.run.process import memory_maps
 gc.set_threshold(100_000, 20, 20)
 
 
+def pytest_configure():
+  """Creates the folder of compiled programs if it is named and new."""
+  os.makedirs(os.environ['JAX_COMPILATION_CACHE_DIR'], exist_ok=True)
+
+
 def pytest_unconfigure(config):
-  """Removes the compiled programs after the last worker has ended."""
-  if not hasattr(config, 'workerinput'):
+  """Removes the compiled programs after the last worker has ended, unless their
+  folder is named.
+  """
+  named = os.environ.get('JAXRL_TEST_PROGRAMS')
+  if not hasattr(config, 'workerinput') and not named:
     shutil.rmtree(os.environ['JAX_COMPILATION_CACHE_DIR'], ignore_errors=True)
 
 

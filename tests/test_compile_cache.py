@@ -7,6 +7,7 @@ import sys
 
 import jax
 import numpy as np
+from paths import ROOT
 
 HITS = """
 import jax
@@ -32,3 +33,13 @@ def test_compiled_programs_are_cached():
   here = jax.config.jax_compilation_cache_dir
   assert pathlib.Path(here) == folder
   assert set(folder.iterdir()) > before
+
+
+def test_a_named_folder_keeps_programs_for_the_next_run(tmp_path):
+  kept = tmp_path / 'programs'
+  env = os.environ | {'JAXRL_TEST_PROGRAMS': str(kept)}
+  env.pop('PYTEST_XDIST_WORKER', None)  # the process is no worker
+  test = f'{__file__}::{test_compiled_programs_are_cached.__name__}'
+  command = [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider', test]
+  subprocess.run(command, env=env, cwd=ROOT, check=True)
+  assert list(kept.iterdir())
