@@ -12,7 +12,8 @@ slots read the prompt's keys in place. Nothing is copied or gathered when a row
 begins, and no row leaves its device. The cache has the size of B*I rows, not N.
 
 Segments. The cache grows in segments, each with its own loop, so a step reads
-few unused columns (`models.cache`).
+few unused columns (`models.cache`). A cache that grows by factors grows only if
+a row has not ended, so short completions do not pay for a large limit.
 
 The noise of a token depends only on (key of the step, row id, position). It is
 the same after a resume, and for any sharding, slots or split of a batch.
@@ -147,19 +148,44 @@ def loop(
 ) -> Slots:
   """Steps until all rows have ended, or as many as `most`."""
   last = slots.step + most
-
-  def unfinished(slots):
-    # One loop for runs side by side: with a condition per run, each run would
-    # copy its caches at every token and write them by scatters.
-    left = trees.shared_max(~slots.over)
-    if slots.row is not None:
-      g = slots.out['tokens'].shape[0] // slots.row.shape[0]
-      left |= trees.shared_max(slots.taken < g)
-    return (slots.step < last) & left
-
   body = functools.partial(advance, draw, on_token)
   with trees.at_most('tokens', most):
-    return jax.lax.while_loop(unfinished, body, slots)
+    return jax.lax.while_loop(
+      lambda slots: (slots.step < last) & unfinished(slots), body, slots
+    )
+
+
+def unfinished(slots: Slots) -> jax.Array:
+  """Returns whether a row has not ended, or has no slot yet: bool []."""
+  # One condition for runs side by side: with a condition per run, each run
+  # would copy its caches at every token and write them by scatters.
+  left = trees.shared_max(~slots.over)
+  if slots.row is not None:
+    g = slots.out['tokens'].shape[0] // slots.row.shape[0]
+    left |= trees.shared_max(slots.taken < g)
+  return left
+
+
+def if_unfinished(draw: Draw, on_token: Callable | None, loops, slots: Slots):
+  """Runs loops of `trips`, each only if a row has not ended before it.
+
+  A larger cache is allocated and filled within the condition, so its cost does
+  not reach batches of short completions.
+
+  Returns:
+    Slots without a cache: its size depends on the last loop that ran.
+  """
+  (columns, most), *rest = loops
+
+  def run(slots):
+    cache = draw.model.grow(slots.cache, columns)
+    slots = loop(draw, on_token, most, slots.replace(cache=cache))
+    return if_unfinished(draw, on_token, rest, slots) if rest else ended(slots)
+
+  def ended(slots):
+    return slots.replace(cache=None)
+
+  return jax.lax.cond(unfinished(slots), run, ended, slots)
 
 
 def advance(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
@@ -340,8 +366,13 @@ def generate(
     state = shared(state, b, n_slots)
   if on_token is not None:
     _tell(on_token, state.t, state.token, jnp.zeros_like(state.over))
-  for columns, most in loops:
-    if columns > first:
+  state = loop(draw, on_token, loops[0][1], state)
+  if segments:
+    for columns, most in loops[1:]:
       state = state.replace(cache=model.grow(state.cache, columns))
-    state = loop(draw, on_token, most, state)
+      state = loop(draw, on_token, most, state)
+  elif loops[1:]:
+    last = if_unfinished(draw, on_token, loops[1:], state)
+    # Of the cache, only the routes of prompts are read, and loops keep them.
+    state = last.replace(cache=state.cache)
   return to_rollout(draw, state, g, version)

@@ -32,7 +32,7 @@ def small_tiles(monkeypatch):
   monkeypatch.setattr(cache_lib, 'GROWTH', 2)
 
 
-def compiled(model, **static):
+def compiled(model, stop=STOP, **static):
   """Returns a compiled function (params, temperature [] or [N]) -> Rollout."""
   tokens = jax.random.randint(jax.random.key(0), (B, P), 2, 16)
   valid = jnp.asarray(VALID)
@@ -45,7 +45,7 @@ def compiled(model, **static):
       valid,
       jax.random.key(3),
       Sampling.make(temperature),
-      STOP,
+      stop,
       n_samples=G,
       max_new=C,
       policy_logp=True,
@@ -116,6 +116,25 @@ def test_slots_are_few_and_the_cache_grows(tiny):
   spied = dataclasses.replace(model, decode=decode)
   run(spied, params, slots=2, segments=3)
   assert set(seen) == {(B * 2, 4), (B * 2, 8), (B * 2, 12)}
+
+
+def test_the_cache_grows_only_for_rows_that_have_not_ended(tiny):
+  _, model, params = tiny
+  grown = []
+
+  def grow(cache, columns):
+    jax.debug.callback(lambda: grown.append(columns))
+    return model.grow(cache, columns)
+
+  def columns(stop):
+    f = compiled(dataclasses.replace(model, grow=grow), stop=stop)
+    grown.clear()
+    jax.block_until_ready(f(params, jnp.float32(1.0)))
+    jax.effects_barrier()
+    return sorted(grown)
+
+  assert columns(jnp.arange(16)) == []
+  assert columns(jnp.array([-1])) == [4, 8, 12]
 
 
 @pytest.mark.parametrize('shape', [{}, GEMMA, EXPERTS])
