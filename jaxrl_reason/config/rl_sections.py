@@ -42,6 +42,7 @@ class FilterArgs(Record):
     'filter=fewer_right filter=fewer_wrong',
     'spread': 'filter=spread',
     'low high': 'filter=band',
+    'share': 'filter=random',
   }
 
   keep: CountOrNone = 0  # filters that select rows: rows kept in each group
@@ -49,6 +50,7 @@ class FilterArgs(Record):
   spread: Amount = 0.0
   low: Share = 0.0  # band: smallest share of correct rows
   high: Share = 1.0  # band: largest share of correct rows
+  share: Share = 0.0  # random: probability that a group remains
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@
   hf:owner/name?split=test&verifier=math          of a data set on the Hub
   task:countdown?max_ops=4&split=harder&n=256     procedural, `tasks`
   run:heldout  run:harder            the splits of the (first) model's run
+  run:heldout/chain4                 the held-out problems of one of its sources
 
 After `?`: `n` problems, how they are read, and of tasks any knob.
 """
@@ -236,6 +237,7 @@ def _of_run(split: str, options: dict[str, str], model: str) -> Suite:
   _refuse_games(section.name for section in mixture.prompted(data))
   found = _as_evaluated(model, data, run)
   splits = {'heldout': found.heldout, 'harder': found.harder}
+  splits |= {f'heldout/{k}': v for k, v in found.heldout_by_source.items()}
   if splits.get(split) is None:
     known = [k for k, v in splits.items() if v is not None]
     raise ValueError(f'the run has no split {split!r}, but {", ".join(known)}')

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import losses
+from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Batch, Metrics
 from jaxrl_reason.parts import Part, Step
 
@@ -124,6 +124,23 @@ def keep_band(batch: Batch, *, low: float, high: float) -> Batch:
   return batch.replace(mask=batch.mask & inside[:, None])
 
 
+def keep_random(batch: Batch, *, share: float) -> Batch:
+  """Masks groups at random, whatever their rewards: a control for filters of
+  groups. A group remains with probability `share`. Its tokens determine the
+  draw, so a second pass, as after a refill, drops no further group.
+  """
+  width = batch.tokens.shape[1]
+  weights = jnp.arange(1, 2 * width, 2, dtype=jnp.uint32)
+  sums = (batch.tokens.astype(jnp.uint32) * weights).sum(axis=1)
+  same = batch.group[:, None] == batch.group
+  of_group = jnp.where(same, sums, jnp.uint32(0)).sum(axis=1)
+  key = trees.named_key(jax.random.key(0), 'random groups')
+  draws = jax.vmap(lambda x: jax.random.uniform(jax.random.fold_in(key, x)))(
+    of_group
+  )
+  return batch.replace(mask=batch.mask & (draws < share)[:, None])
+
+
 def keep_shortest(batch: Batch, *, keep: int) -> Batch:
   """Keeps the `keep` shortest rows of every group (GFPO,
   https://arxiv.org/abs/2508.09726).
@@ -194,6 +211,7 @@ FILTERS = {
   'truncated': drop_truncated,
   'spread': keep_spread,
   'band': keep_band,
+  'random': keep_random,
   'shortest': keep_shortest,
   'efficient': keep_efficient,
   'best': keep_best,
@@ -249,7 +267,7 @@ def _with_args(name: str, args: Mapping[str, Any]) -> Filter:
   f = FILTERS[name]
   given = {k: args[k] for k in arguments(f)}
   for key, value in given.items():
-    if key in ('keep', 'spread') and not value:
+    if key in ('keep', 'spread', 'share') and not value:
       raise ValueError(
         f'rl.filter={name!r} needs rl.filter_args.{key} above 0, not {value}'
       )

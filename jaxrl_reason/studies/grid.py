@@ -16,12 +16,10 @@ import ml_collections
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import trees
-from jaxrl_reason.config import Run, recipe_file, recipes, rules
+from jaxrl_reason.config import Run, recipe_file, recipes
 from jaxrl_reason.config import changes as changes_lib
 from jaxrl_reason.config.run import NO_ROLLOUTS
 from jaxrl_reason.names import nearest_path
-from jaxrl_reason.studies import metric_names
-from jaxrl_reason.studies.metric_names import START, TARGET
 from jaxrl_reason.studies.verdicts import Claim
 
 # Sections that the warm start reads, beside those of the kinds of its stages.
@@ -67,7 +65,8 @@ class Study:
       noise.
     against: the setting that others are compared with; '': the first.
     shown: final metrics in the table.
-    target: (metric, value): the table has the steps and tokens to reach it.
+    target: (metric, value): the table has the steps and tokens to reach it. The
+      name of a setting as value is the best value of its run of the same seed.
     at_once: most cells in one program.
     warm: 'each': every seed has a warm start of its own; 'shared': all seeds
       begin with that of the first.
@@ -76,6 +75,8 @@ class Study:
     first_seed: the lowest seed.
     old: sources of the data. `old/pass@1` is the mean of their accuracies. Its
       gain is below 0 if a run forgets them.
+    kl_on: source of the data, on whose held-out problems the column `kl_base`
+      measures the KL divergence of a run to its warm start; '': no column.
     smoke: {dotted key: value}, changes of the smoke version, for criteria whose
       metric a nearly untrained model lacks.
   """
@@ -85,13 +86,14 @@ class Study:
   seeds: int = 5
   against: str = ''
   shown: Sequence[str] = ('eval/heldout/pass@1', 'eval/heldout/greedy')
-  target: tuple[str, float] = ('train/reward_mean', 0.8)
+  target: tuple[str, float | str] = ('train/reward_mean', 0.8)
   at_once: int = 20
   warm: str = 'each'
   claims: Sequence[Claim] = ()
   tuning: Tuning | None = None
   first_seed: int = 0
   old: Sequence[str] = ()
+  kl_on: str = ''
   smoke: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
@@ -165,89 +167,6 @@ def smoke(study: Study) -> Study:
   return dataclasses.replace(study, recipe=config, seeds=2, tuning=None)
 
 
-def check(study: Study) -> None:
-  """Refuses invalid studies.
-
-  Raises:
-    ValueError: names the setting and the key.
-  """
-  if not study.settings:
-    raise ValueError('the study has no settings')
-  if study.seeds < 1 or study.at_once < 1:
-    raise ValueError('seeds and at_once of a study must be at least 1')
-  if study.base not in study.settings:
-    near = config_lib.nearest(study.base, study.settings)
-    raise ValueError(f'against={study.base!r} is no setting.{near}')
-  if study.warm not in ('each', 'shared'):
-    raise ValueError(f"warm={study.warm!r} of a study: 'each' or 'shared'")
-  for name, changes in study.settings.items():
-    if not re.fullmatch(r'[\w.=+-]+', name):
-      raise ValueError(f'setting {name!r}: use letters, digits and _.=+-')
-    if 'seed' in changes:
-      raise ValueError(
-        f'setting {name!r} changes seed: the seeds are those of the study'
-      )
-    sources = _changed(study, name, changes).data.sources if study.old else ()
-    for source in study.old:
-      if source not in sources:
-        near = config_lib.nearest(source, sources)
-        raise ValueError(
-          f'setting {name!r}: old={source!r} is not in data.sources.{near}'
-        )
-  for criterion in (c for claim in study.claims for c in claim.criteria):
-    for name in filter(None, (criterion.of, criterion.over)):
-      if name not in study.settings:
-        near = config_lib.nearest(name, study.settings)
-        raise ValueError(f'a claim names {name!r}, which is no setting.{near}')
-    if not criterion.metric.startswith((TARGET, START)):
-      continue
-    if not criterion.over:
-      raise ValueError(
-        f'a claim about {criterion.metric} of {criterion.of!r} names no other '
-        'setting: the metric does not change during the run'
-      )
-    if criterion.of_gain:
-      raise ValueError(
-        f'a claim about {criterion.metric} of {criterion.of!r} has of_gain: '
-        'the metric has no gain. Set of_gain=False'
-      )
-  configs = [_changed(study, *setting) for setting in study.settings.items()]
-  metric_names.check(_compared(study), configs, study.old)
-  if study.tuning:
-    _check_tuning(study)
-
-
-def _compared(study: Study) -> list[str]:
-  """Lists the metrics that a study names."""
-  criteria = [c for claim in study.claims for c in claim.criteria]
-  tuned = [study.tuning.metric] if study.tuning else []
-  metrics = (c.metric for c in criteria)
-  return [*study.shown, study.target[0], *tuned, *metrics]
-
-
-def _check_tuning(study: Study) -> None:
-  """Refuses a tuning of no key, or without a number to choose."""
-  t = study.tuning
-  if not t.factors or t.seeds < 1:
-    raise ValueError(
-      f'tuning of {t.key} needs at least one factor and one seed; it has '
-      f'factors={t.factors!r} and seeds={t.seeds}'
-    )
-  for name, source in t.copies.items():
-    if not {name, source} <= study.settings.keys() or source in t.copies:
-      raise ValueError(
-        f'tuning of {t.key}: copies[{name!r}]={source!r} must name two '
-        'settings, of which the second is tuned'
-      )
-  for name in study.settings:
-    value = _value(study, name)
-    if not rules.is_number(value):
-      raise ValueError(
-        f'tuning of {t.key}: it is {value!r} in setting {name!r}, and must be '
-        'a number'
-      )
-
-
 def warm_starts(study: Study) -> dict[str, Run]:
   """Returns the config of every warm start, by its name."""
   out = {}
@@ -272,13 +191,13 @@ def _warm(study: Study, setting: str, seed: int) -> tuple[str, Run | None]:
 
   def of(setting: str) -> Run:
     changes = study.settings[setting]
-    config = _changed(study, setting, changes)
-    *kinds, last = _kinds(config.stages, config.named)
+    config = changed(study, setting, changes)
+    *kinds, last = kinds_of(config.stages, config.named)
     keys = [k for k in changes if _is_of_any(k, {*WARM, *kinds})]
     if last != 'rl':  # the recipe's own sources are those of the warm start
       keys = [k for k in keys if not OF_TEACHING.match(k)]
     own = {k: changes[k] for k in keys}
-    config = _changed(study, setting, own | {'seed': seed})
+    config = changed(study, setting, own | {'seed': seed})
     return config.changed({'stages': tuple(config.stages[:-1])})
 
   config = of(setting)
@@ -288,7 +207,7 @@ def _warm(study: Study, setting: str, seed: int) -> tuple[str, Run | None]:
   return f'{first}--s{seed}', config
 
 
-def _kinds(stages: Sequence[str], named: Mapping[str, dict]) -> list[str]:
+def kinds_of(stages: Sequence[str], named: Mapping[str, dict]) -> list[str]:
   """Returns the kinds of all stages."""
   return [named[s]['kind'] if s in named else s for s in stages]
 
@@ -302,7 +221,7 @@ def _is_of_any(key: str, sections: set[str]) -> bool:
   return key.split('.')[0] in sections and not last
 
 
-def _changed(study: Study, setting: str, changes: Mapping[str, Any]) -> Run:
+def changed(study: Study, setting: str, changes: Mapping[str, Any]) -> Run:
   """Returns the recipe with changes; errors name the setting."""
   try:
     for key in changes:
@@ -320,7 +239,7 @@ def cells(study: Study, folder: str) -> list[Cell]:
   """
   out = []
   for setting, changes in study.settings.items():
-    config = _changed(study, setting, {**changes, **NO_ROLLOUTS})
+    config = changed(study, setting, {**changes, **NO_ROLLOUTS})
     for seed in _seeds(study):
       warm, _ = _warm(study, setting, seed)
       own = {'seed': seed, 'stages': tuple(config.stages[-1:])}
@@ -336,24 +255,23 @@ def trials(study: Study) -> Study | None:
   if t is None:
     return None
   settings = {
-    f'{name}~{factor:g}': {**changes, t.key: _value(study, name) * factor}
+    f'{name}~{factor:g}': {**changes, t.key: value_of(study, name) * factor}
     for name, changes in study.settings.items()
     if name not in t.copies
     for factor in t.factors
   }
   seeds = dict(seeds=t.seeds, first_seed=study.first_seed + study.seeds)
-  return dataclasses.replace(
-    study, settings=settings, against='', claims=(), tuning=None, **seeds
-  )
+  rest = dict(against='', claims=(), tuning=None, kl_on='')
+  return dataclasses.replace(study, settings=settings, **rest, **seeds)
 
 
-def _value(study: Study, setting: str) -> Any:
+def value_of(study: Study, setting: str) -> Any:
   """Returns the value that a setting has before it is tuned.
 
   Raises:
     ValueError: the key does not exist.
   """
-  config = _changed(study, setting, study.settings[setting])
+  config = changed(study, setting, study.settings[setting])
   key = study.tuning.key
   values = trees.flatten(config.json_values())
   values = {k.replace('/', '.'): x for k, x in values.items()}

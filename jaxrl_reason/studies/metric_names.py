@@ -13,6 +13,7 @@ from jaxrl_reason.names import nearest
 
 EVAL, TARGET = 'eval/', 'target/'
 STEPS_TO, TOKENS_TO = TARGET + 'steps', TARGET + 'tokens'
+KL = 'kl_base'
 # Begin the names of computed columns.
 SLOPE, OLD, START, GAIN, LEAD = 'slope/', 'old/', 'start/', 'gain/', 'lead/'
 # Begin the names of metrics of training, which are not known before it.
@@ -24,14 +25,17 @@ OTHER += ('steps/wrong_found', 'steps/number')
 
 
 def check(
-  names: Iterable[str], configs: Sequence[Run], old: Sequence[str]
+  names: Iterable[str],
+  configs: Sequence[Run],
+  old: Sequence[str],
+  kl_on: str = '',
 ) -> None:
   """Refuses a metric that no run of a study can have.
 
   Args:
     names: of the metrics.
     configs: of every setting.
-    old: `Study.old`.
+    old, kl_on: `Study.old`, `Study.kl_on`.
 
   Raises:
     ValueError: names the metric.
@@ -39,6 +43,8 @@ def check(
   known = dict.fromkeys(
     name for config in configs for name in _names(config, bool(old))
   )
+  if kl_on:
+    known[KL] = None
   for name in names:
     if not name.startswith(LATER) and AGAINST.sub('', name) not in known:
       raise ValueError(

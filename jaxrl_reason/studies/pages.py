@@ -18,6 +18,10 @@ def table(found: Found) -> str:
   """
   study = found.study
   metric, value = study.target
+  if isinstance(value, str):
+    target = f'the best value of {value!r} of the same seed'
+  else:
+    target = f'{value:g}'
   warm = 'a warm start of its own for every seed'
   if study.warm == 'shared':
     warm = 'one warm start for all seeds, whose variance is left out'
@@ -29,7 +33,7 @@ def table(found: Found) -> str:
     '',
     *_finals(found),
     '',
-    f'until {metric} is {value:g}; a run that does not come there counts with '
+    f'until {metric} is {target}; a run that does not come there counts with '
     'all its steps in means and effects, and as more than these in criteria',
     '',
     *_targets(found),

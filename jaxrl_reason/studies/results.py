@@ -9,7 +9,7 @@ from typing import Any
 from jaxrl_reason.reports import metrics_file, workdirs
 from jaxrl_reason.reports import pass_at_k as passk
 from jaxrl_reason.run.records import events
-from jaxrl_reason.studies import fits, verdicts
+from jaxrl_reason.studies import base_kl, fits, targets, verdicts
 from jaxrl_reason.studies.grid import Study
 from jaxrl_reason.studies.metric_names import (
   EVAL,
@@ -25,7 +25,7 @@ from jaxrl_reason.studies.metric_names import (
 )  # fmt: skip
 from jaxrl_reason.studies.telling import DIVERGED
 
-REWARD, ENTROPY, TOKENS = 'train/reward_mean', 'train/entropy', 'train/tokens'
+REWARD, ENTROPY = 'train/reward_mean', 'train/entropy'
 SLOPE_STEPS = 100  # unit of a slope
 
 
@@ -36,11 +36,11 @@ class Told:
   Attributes:
     rows: of its metrics; diverged: whether it ended with numbers that are not
       finite.
-    last: last value of every metric, the columns of `_slopes`, `_old` and
-      `_leads`, and of every metric of evaluations the first value as
+    last: last value of every metric, the columns of `_slopes`, `_old`, `_leads`
+      and `base_kl`, and of every metric of evaluations the first value as
       `start/<metric>` and the gain as `gain/<metric>`.
-    first: first value of every metric: evaluations before step 1; slopes, leads
-      and gains are 0.
+    first: first value of every metric: evaluations before step 1; slopes,
+      leads, gains and the KL divergence are 0.
     reached: whether the run comes to the target. `last` has the steps and
       tokens until then, as `target/steps` and `target/tokens`; if it does not
       come there, those of the whole run, which are fewer than it would take.
@@ -270,7 +270,8 @@ def of(study: Study, folders: Mapping[tuple[str, int], pathlib.Path]) -> Found:
   """
   told = {name: {} for name in study.settings}
   for (setting, seed), folder in folders.items():
-    told[setting][seed] = read(folder, study.target, study.old)
+    target = targets.of_seed(study, folders, seed)
+    told[setting][seed] = read(folder, target, study.old)
   return Found(study, told)
 
 
@@ -290,13 +291,13 @@ def read(
     'entropy': fits.entropy_law(*zip(*both)) if both else {},
   }
   curves = [_curves(e) for e in workdirs.read(folder).evaluations] or [{}]
-  steps, tokens, came = to_target(rows, *target)
+  steps, tokens, came = targets.reach(rows, *target)
   last, first = _ends(rows)
   last |= _old(last, old)
   first |= _old(first, old)
   evaluated = [k for k in first if k.startswith(EVAL)]
   begun = {START + k: first[k] for k in evaluated}
-  changes = _slopes(rows) | _leads(first)
+  changes = _slopes(rows) | _leads(first) | base_kl.read(folder)
   changes |= {GAIN + k: last[k] - first[k] for k in evaluated if k in last}
   last |= changes
   first |= dict.fromkeys(changes, 0.0)
@@ -374,19 +375,3 @@ def _curves(evaluation: dict) -> dict[str, list[tuple]]:
     for name, split in evaluation['splits'].items()
     if split['samples']
   }
-
-
-def to_target(
-  rows: Sequence[Mapping], metric: str, value: float
-) -> tuple[float, float, bool]:
-  """Returns the steps and sampled tokens until a metric first reaches a value,
-  and True; or those of the whole run, and False.
-  """
-  tokens, before = 0.0, 0
-  for row in rows:
-    if TOKENS in row:
-      tokens += row[TOKENS] * (row['step'] - before)
-      before = row['step']
-    if row.get(metric, -math.inf) >= value:
-      return float(row['step']), tokens, True
-  return float(before), tokens, False

@@ -21,7 +21,15 @@ from jaxrl_reason.run import train
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.process import identity, memory_maps
 from jaxrl_reason.run.records import events
-from jaxrl_reason.studies import grid, metric_names, pages, together, traced
+from jaxrl_reason.studies import (
+  base_kl,
+  grid,
+  grid_checks,
+  metric_names,
+  pages,
+  together,
+  traced,
+)
 from jaxrl_reason.studies import results as outcome
 from jaxrl_reason.studies.grid import Cell, Study
 from jaxrl_reason.studies.telling import DIVERGED
@@ -36,7 +44,7 @@ def run(study: Study, out: pathlib.Path, say: Callable[[str], Any]) -> str:
   Raises:
     ValueError: names the wrong setting, key or folder.
   """
-  grid.check(study)
+  grid_checks.check(study)
   out.mkdir(parents=True, exist_ok=True)
   tries = grid.trials(study)
   if tries:
@@ -71,6 +79,9 @@ def _made(study: Study, out: pathlib.Path, say) -> outcome.Found | None:
       return None
   if not _run_cells(study, cells, out, say):
     return None
+  if study.kl_on:
+    runs = ((_folder(out, cell), cell.config) for cell in cells)
+    base_kl.measure(study.kl_on, runs, say)
   return outcome.of(study, _folders(cells, out))
 
 

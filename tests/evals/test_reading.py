@@ -256,6 +256,14 @@ def test_the_split_of_a_run_is_the_one_that_it_evaluates(tmp_path):
   own = prepare.prepare(c, tmp_path).problems.heldout
   assert [e['prompt'] for e in suite.examples] == [e['prompt'] for e in own]
   assert len(suite.examples) == 2 and len(suite.train) == 4
+  c.data.sources = {'a': {}, 'b': dict(name='countdown')}
+  c.data.update(prompt_len=40, completion_len=80)
+  (tmp_path / 'config.json').write_text(c.to_json_best_effort())
+  suite = suites.load('run:heldout/b?n=3', str(tmp_path))
+  assert [e['task'] for e in suite.examples] == ['countdown'] * 3
+  with pytest.raises(ValueError, match="no split 'heldout/c', but .*heldout/b"):
+    suites.load('run:heldout/c', str(tmp_path))
+  c.data.sources = {}
   c.data.update(name='tic_tac_toe', dir='')
   (tmp_path / 'config.json').write_text(c.to_json_best_effort())
   with pytest.raises(ValueError, match="'tic_tac_toe' rewards its moves"):

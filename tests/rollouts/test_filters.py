@@ -78,6 +78,30 @@ def test_filters_of_groups(name, args, rule, valid):
   assert 0 < want.sum() < len(want)
 
 
+def test_random_groups_do_not_depend_on_rewards():
+  """A share of the groups remains, other ones for other tokens. A second pass
+  drops none, and rewards and the order of rows change no draw.
+  """
+  keep = filters.make('random', {'share': 0.4})
+  tokens = jax.random.randint(jax.random.key(1), (REWARDS.size, C), 0, 9)
+  rows = batch(VALID).replace(tokens=tokens)
+  got = keep(rows)
+  chosen = np.asarray(got.mask.any(axis=1)).reshape(-1, G)
+  assert np.all(chosen == chosen[:, :1])
+  n = len(REWARDS)
+  assert abs(chosen[:, 0].mean() - 0.4) < 3 * (0.4 * 0.6 / n) ** 0.5
+  np.testing.assert_array_equal(got.mask, keep(got).mask)
+  np.testing.assert_array_equal(got.reward_valid, rows.reward_valid)
+  other = rows.replace(reward=1 - rows.reward)
+  np.testing.assert_array_equal(got.mask, keep(other).mask)
+  order = np.random.default_rng(0).permutation(REWARDS.size)
+  mixed = jax.tree.map(lambda x: x[order], rows)
+  np.testing.assert_array_equal(got.mask[order], keep(mixed).mask)
+  assert np.any(got.mask != keep(rows.replace(tokens=tokens + 1)).mask)
+  more = filters.make('random', {'share': 0.7})(rows)
+  assert np.all(more.mask | ~got.mask) and more.mask.sum() > got.mask.sum()
+
+
 def test_a_share_on_the_edge_of_the_band_is_inside():
   """A share of 3 of 10 is exactly 0.3, also in float32."""
   for n, edge in ((10, 0.3), (6, 1 / 3), (7, 3 / 7)):

@@ -585,6 +585,11 @@ EXAMPLES = [
     },
     'no share of rl.samples=8 samples is in between',
   ),
+  ({'rl.filter': 'random'}, 'needs rl.filter_args.share above 0'),
+  (
+    {'rl.filter': 'random', 'rl.filter_args.share': 1.0},
+    'share=1.0: every group remains',
+  ),
   (
     {'rl.critic.optimizer.lr': 1.0},
     'rl.critic.optimizer.lr=1.0: no algorithm .* set it to 0.0003',

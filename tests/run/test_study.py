@@ -33,8 +33,10 @@ from jaxrl_reason.run.records import events, metrics
 from jaxrl_reason.studies import (
   fits,
   grid,
+  grid_checks,
   options,
   pages,
+  targets,
   telling,
   traced,
   verdicts,
@@ -471,12 +473,16 @@ def test_invalid_studies_are_refused():
       'does not change during the run',
     ),
     (dict(shown=('eval/heldout/pass@3',)), "mean 'eval/heldout/pass@2'"),
+    (
+      dict(target=('eval/heldout/pass@1', 'othr')),
+      "a setting of the study. Did you mean 'other'",
+    ),
     (dict(target=('target/step', 1.0)), "metric 'target/step', which its runs"),
     (dict(tuning=Tuning('rl.optimizer.lr', (1,), 'eval/m')), 'eval/m'),
     (dict(shown=('old/pass@1',)), "metric 'old/pass@1'"),
   ):
     with pytest.raises(ValueError, match=words):
-      grid.check(study(**changes))
+      grid_checks.check(study(**changes))
 
 
 def test_another_warm_start_is_refused(tmp_path):
@@ -497,7 +503,7 @@ def test_chosen_settings_keep_their_claims(monkeypatch):
   flags = ['--config=x', '--out=x', '--settings=other,wild']
   chosen = options.study_of(study_command.parser().parse(flags))
   assert chosen.claims == [alone] and chosen.base == 'other'
-  grid.check(chosen)
+  grid_checks.check(chosen)
 
 
 def test_a_study_is_repeated_with_other_seeds(monkeypatch):
@@ -673,7 +679,7 @@ def test_values_that_a_difference_cannot_have():
   )
   alone = Claim('x', [Criterion('target/steps', 'b', less_than=0.0)])
   with pytest.raises(ValueError, match="target/steps of 'b' names no other"):
-    grid.check(study(settings={'a': {}, 'b': {}}, claims=[alone]))
+    grid_checks.check(study(settings={'a': {}, 'b': {}}, claims=[alone]))
 
 
 def test_a_criterion_needs_a_value_of_every_seed():
@@ -761,9 +767,9 @@ def test_means_errors_and_targets():
     {'step': 8, 'train/tokens': 20.0, 'm': 0.6},
     {'step': 9, 'train/tokens': 20.0, 'm': 0.9},
   ]
-  assert outcome.to_target(rows, 'm', 0.5) == (8.0, 110.0, True)
+  assert targets.reach(rows, 'm', 0.5) == (8.0, 110.0, True)
   # The target is not reached: the bound is all steps and tokens.
-  assert outcome.to_target(rows, 'm', 0.95) == (9.0, 130.0, False)
+  assert targets.reach(rows, 'm', 0.95) == (9.0, 130.0, False)
 
 
 def test_a_run_that_diverges_leaves_the_others(done):

@@ -7,10 +7,11 @@ import tiny_recipe
 from paths import ROOT
 
 from jaxrl_reason import study as study_command
-from jaxrl_reason.studies import grid, options
+from jaxrl_reason.studies import grid, grid_checks, options
 from jaxrl_reason.studies import results as outcome
 from jaxrl_reason.studies import study_run as session
 from jaxrl_reason.studies.grid import Study
+from jaxrl_reason.studies.verdicts import Claim, Criterion
 
 pytestmark = pytest.mark.one_device
 
@@ -102,18 +103,89 @@ def test_gains_and_leads_are_columns(tmp_path):
   assert f'lead/{right}' not in found.last
 
 
+def test_a_target_is_the_best_value_of_a_setting(tmp_path):
+  """Each seed has the best value of its own run, which reaches it. Values
+  before the first step do not count.
+  """
+  key = 'eval/heldout/pass@1'
+  values = {
+    ('plain', 0): (0.2, 0.6, 0.5),
+    ('plain', 1): (0.5, 0.3, 0.4),
+    ('band', 0): (0.2, 0.5, 0.5),
+    ('band', 1): (0.5, 0.4, 0.3),
+  }
+  folders = {}
+  for (setting, seed), each in values.items():
+    folders[setting, seed] = tmp_path / f'{setting}{seed}'
+    rows = [
+      {'step': 5 * i, key: x, 'train/tokens': 10.0} for i, x in enumerate(each)
+    ]
+    told(folders[setting, seed], rows)
+  c = tiny_recipe.get_config()
+  study = Study(c, {'plain': {}, 'band': {}}, target=(key, 'plain'))
+  found = outcome.of(study, folders).told
+  steps = {
+    name: [(t.last['target/steps'], t.reached) for t in runs.values()]
+    for name, runs in found.items()
+  }
+  assert steps == {
+    'plain': [(5, True), (10, True)], 'band': [(10, False), (5, True)]
+  }  # fmt: skip
+  del folders['plain', 0], folders['plain', 1]  # not read, or not run yet
+  found = outcome.of(study, folders).told['band']
+  assert not any(t.reached for t in found.values())
+
+
 def test_old_tasks_are_sources_of_the_data():
   c = tiny_recipe.get_config()
   c.data.sources = {'sums': {}, 'chains': {}}
-  grid.check(Study(c, {'one': {}}, old=('sums',)))
+  grid_checks.check(Study(c, {'one': {}}, old=('sums',)))
   with pytest.raises(ValueError, match="old='chain' is not .*'chains'"):
-    grid.check(Study(c, {'one': {}}, old=('chain',)))
+    grid_checks.check(Study(c, {'one': {}}, old=('chain',)))
+
+
+def test_the_kl_divergence_to_the_warm_start_is_a_column(tmp_path):
+  """A run whose weights did not change has a divergence of 0."""
+  c = tiny_recipe.get_config()
+  c.stages = ('sft', 'rl')
+  c.data.sources = {'sums': {}}
+  c.rl.steps, c.sft.steps = 4, 20
+  settings = {
+    'still': {'rl.optimizer.lr': 1e-9}, 'moved': {'rl.optimizer.lr': 3e-2}
+  }  # fmt: skip
+  claim = Claim('', [Criterion('kl_base', 'moved', more_than=0.0)])
+  shown = dict(shown=('kl_base',), kl_on='sums')
+  study = Study(c, settings, seeds=1, claims=[claim], **shown)
+  table = session.run(study, tmp_path, lambda text: None)
+  found = json.loads((tmp_path / 'results.json').read_text())
+  kl = {k: x['final']['kl_base']['mean'] for k, x in found['settings'].items()}
+  assert abs(kl['still']) < 1e-4 < 1e-2 < kl['moved']
+  (effect,) = [x['effect'] for x in found['claims'][0]['criteria']]
+  assert effect['mean'] == kl['moved']  # before the first step it is 0
+  files = [*tmp_path.glob('cells/*/base_kl/answers/*.jsonl')]
+  assert len(files) == 2
+  times = [path.stat().st_mtime_ns for path in files]
+  assert session.run(study, tmp_path, lambda text: None) == table
+  assert [path.stat().st_mtime_ns for path in files] == times
+
+
+def test_a_kl_divergence_needs_a_source_and_a_warm_start():
+  c = tiny_recipe.get_config()
+  c.stages = ('sft', 'rl')
+  c.data.sources = {'sums': {}}
+  grid_checks.check(Study(c, {'one': {}}, kl_on='sums'))
+  with pytest.raises(ValueError, match="kl_on='sum' is not in .*'sums'"):
+    grid_checks.check(Study(c, {'one': {}}, kl_on='sum'))
+  with pytest.raises(ValueError, match="'one' has one stage, and kl_on='sums'"):
+    grid_checks.check(Study(c, {'one': {'stages': ('rl',)}}, kl_on='sums'))
+  with pytest.raises(ValueError, match="metric 'kl_base', which its runs do"):
+    grid_checks.check(Study(c, {'one': {}}, shown=('kl_base',)))
 
 
 @pytest.mark.parametrize('path', STUDIES, ids=lambda path: path.stem)
 def test_a_study_has_claims_that_its_smoke_version_keeps(path):
   study = grid.load(str(path))
-  grid.check(study)
+  grid_checks.check(study)
   small = grid.load(f'{path}:smoke')
   assert small.claims == study.claims and study.claims
   assert small.tuning is None

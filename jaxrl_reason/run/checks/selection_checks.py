@@ -6,7 +6,8 @@ from jaxrl_reason.rollouts import reward_shaping as shaping
 from jaxrl_reason.run.rl import reward_functions
 
 # Filters that drop groups; the others leave rows in every group.
-OF_GROUPS = ('dead_groups', 'spread', 'band')
+BY_REWARD = ('dead_groups', 'spread', 'band')
+OF_GROUPS = (*BY_REWARD, 'random')
 
 
 def check(c: RL) -> None:
@@ -29,7 +30,7 @@ def filter_rules(c: RL) -> rules.Rows:
       f' and rl.league.share={share} cannot be combined: it compares the rows '
       'of a group, which has rows of past versions; set one of them to its '
       'default',
-      rl__filter=share and {*names} & {*OF_GROUPS} and c.filter,
+      rl__filter=share and {*names} & {*BY_REWARD} and c.filter,
       rl__extra__groups=share and c.extra.groups,
       **{
         f'rl__shaping__{key}': share and c.shaping[key]
@@ -57,6 +58,11 @@ def filter_rules(c: RL) -> rules.Rows:
       f'rl.filter={c.filter!r} with rl.filter_args.low={args.low} and '
       f'rl.filter_args.high={args.high}: the band keeps every group; raise low '
       'above 0, or lower high below 1',
+    ),
+    (
+      'random' in names and args.share >= 1,
+      f'rl.filter={c.filter!r} with rl.filter_args.share={args.share}: every '
+      'group remains; set it below 1',
     ),
     (
       args.keep >= c.samples and any('keep' in _arguments(n) for n in names),
