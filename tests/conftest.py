@@ -72,6 +72,7 @@ def pytest_unconfigure(config):
 # Files of a minute or more run first, the longest of a measured run at the top.
 # The last file is then short, so no worker waits long for the other.
 LONGEST = (
+  'tpu/test_plan.py',  # most of the second part of .ci/run
   'run/test_hosts.py',
   'run/test_refill_runs.py',
   'run/test_resume.py',
@@ -125,7 +126,6 @@ LONGEST = (
   'update/test_packing.py',
   'update/test_moe_training.py',
   'reports/test_report.py',
-  'tpu/test_plan.py',
   'run/test_pretrained.py',
 )
 
