@@ -250,13 +250,15 @@ def _with_warm_critic(planned: Planned, before: list[Planned]) -> Planned:
   """Returns the stage without the critic's warm-up if the critic that it keeps
   has had it in earlier stages.
   """
+  if planned.kind != 'rl' or 'critic' not in planned.keep:
+    return planned
   updates, kept = 0, planned
   for p in reversed(before):
     if 'critic' not in kept.keep or p.kind != 'rl':
       break
     updates, kept = updates + p.config.rl.updates, p
   warm = planned.config.rl.critic.warmup_updates
-  if planned.kind != 'rl' or not updates or updates < warm:
+  if not updates or updates < warm:
     return planned
   config = planned.config.changed({'rl.critic.warmup_updates': 0})
   return dataclasses.replace(planned, config=config)
@@ -288,22 +290,24 @@ def reward_model_rules(planned: Planned, before: list[Planned]) -> rules.Rows:
   name = c.weights.removeprefix(OF_STAGE)
   wanted = planned.kind == 'rl' and c.weights.startswith(OF_STAGE)
   trained = next((p for p in before if wanted and p.name == name), None)
-  own = trained and trained.config.reward_model
+  if trained is None:
+    return ()
+  own = trained.config.reward_model
   return (
     (
-      own and own.labels and not c.steps,
+      own.labels and not c.steps,
       f'{key}.weights={name!r}: the stage was trained on labels of steps; set '
       f'{key}.steps',
     ),
     (
-      own and c.steps and not own.labels,
+      c.steps and not own.labels,
       f'{key}.steps={c.steps!r}: {name!r} was trained on pairs, and has no '
       "rewards of steps; set it to ''",
     ),
     (
-      own and own.labels and c.separator not in ('', own.separator),
+      own.labels and c.separator not in ('', own.separator),
       f'{key}.separator={c.separator!r}: the stage has '
-      f'{own and own.separator!r}; set the same',
+      f'{own.separator!r}; set the same',
     ),
   )
 
@@ -312,9 +316,11 @@ def order_rules(planned: Planned, before: list[Planned]) -> rules.Rows:
   """Refuses a stage that needs the weights, state or archive of a stage that is
   not before it.
   """
+  wanted, keep = planned.config.data.solutions, planned.keep
+  if not (planned.weights or wanted or keep or _own_pairs(planned)):
+    return ()
   key, names = f'named.{planned.name}', [p.name for p in before]
   archives = [p.name for p in before if p.archives]
-  wanted, keep = planned.config.data.solutions, planned.keep
   unknown = next((name for name in keep if name not in KEEP), '')
   partly = next(
     (_partly(p) for p in before if p.name == _own_pairs(planned)), ''

@@ -246,7 +246,10 @@ EXAMPLES = [
     "rl.chunks.tokens=4 and rl.loss.sft_on='verdict', or a reward",
   ),
   (VERDICT | {'rl.replay_routes': True}, 'replay_routes=True and rl.loss.sft_'),
-  ({'rl.views.hidden.token': 'first'}, "rl.views.hidden.token='first': choose"),
+  (
+    NOVELTY | {'rl.views.hidden.token': 'first'},
+    "rl.views.hidden.token='first': choose",
+  ),
   (
     {'rl.views.hidden.layers': (1,)},
     r'layers=\(1,\): nothing reads hidden states; set it to \(-1,\)',

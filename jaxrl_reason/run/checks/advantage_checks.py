@@ -76,7 +76,8 @@ def _group_size(c: RL, advantage: str, keep_k: int) -> tuple[int, str]:
 
 def weight_rules(c: RL, objective: losses.Objective) -> rules.Rows:
   """Refuses weights that an advantage of single parts cannot apply."""
-  reads = 'part_weights' in objective.part_keys
+  if 'part_weights' not in objective.part_keys:
+    return ()
   names, given = turns.part_names(c), c.loss.part_weights or ()
   scheduled = (
     name
@@ -86,12 +87,12 @@ def weight_rules(c: RL, objective: losses.Objective) -> rules.Rows:
   name = next(scheduled, '')
   return (
     (
-      reads and given and len(given) != len(names),
+      given and len(given) != len(names),
       f'rl.loss.part_weights={given} for the parts {", ".join(names)} of the '
       'reward: set one weight for each, or () for those of rl.rewards',
     ),
     (
-      reads and name,
+      name,
       f'rl.rewards.{name}.weight is a schedule, and rl.algorithm='
       f'{c.algorithm!r} weighs parts by constants; set it to a number',
     ),
@@ -103,12 +104,14 @@ def term_rules(c: RL, objective: losses.Objective) -> rules.Rows:
   name, reads = objective['advantage'], objective.advantage.reads
   unread = name == 'none' or 'reward' not in reads
   unread &= not (objective.resample or objective.likelihood_on('right'))
+  if not unread:
+    return ()
   terms = {'rl.overlong': c.overlong}
   terms |= {f'rl.shaping.{k}': c.shaping[k] for k in TERMS.split()}
   key = next((k for k, x in terms.items() if x), '')
   return (
     (
-      unread and key,
+      key,
       f'{key}={terms.get(key)} has no effect with rl.algorithm='
       f'{c.algorithm!r}: rl.loss.advantage={name!r} does not read the sum of '
       'rewards, to which it is added; set it to its default',
@@ -118,13 +121,14 @@ def term_rules(c: RL, objective: losses.Objective) -> rules.Rows:
 
 def success_rules(c: RL, objective: losses.Objective) -> rules.Rows:
   """Refuses bonuses by which incorrect completions count as correct."""
-  counts = 'threshold' in objective.part_keys and c.loss.threshold is None
+  if 'threshold' not in objective.part_keys or c.loss.threshold is not None:
+    return ()
   bonuses = {f'rl.shaping.{k}': c.shaping[k] for k in BONUSES.split()}
   bonuses |= {f'rl.rewards.{k}.weight': w for k, w in _further(c).items()}
   key = next((k for k, x in bonuses.items() if x), '')
   return (
     (
-      counts and key,
+      key,
       f'{key}={bonuses.get(key)}: incorrect completions may receive it, and '
       f'rl.algorithm={c.algorithm!r} counts each reward above 0 as correct; '
       'set rl.loss.threshold to the reward above which a completion is correct',

@@ -119,16 +119,20 @@ def _check_stages(config: Run, shards: int) -> None:
       rules.refuse(supervised_rules, kind, c, config.data, chunk_tokens)
       rules.refuse(teacher_checks.stored_rules, kind, c, config.data)
   trackers.names(config.track)
-  rules.refuse(role_settings.role_rules, config)
-  rules.refuse(role_settings.loss_rules, config)
+  if config.rl.role_adapters:
+    rules.refuse(role_settings.role_rules, config)
+  if config.rl.roles:
+    rules.refuse(role_settings.loss_rules, config)
   if 'rl' in config.stages:
     rules.refuse(reward_rules, config.rl)
     for name, part in config.rl.rewards.items():
       key = f'rl.rewards.{name}'
       rules.refuse(rules.section, key, part, PART)
       rules.refuse(part_rules, key, part)
-    rules.refuse(mesh_checks.sampler_rules, config)
-    rules.refuse(proposal_settings.proposal_rules, config)
+    if config.sampler_mesh:
+      rules.refuse(mesh_checks.sampler_rules, config)
+    if config.rl.propose:
+      rules.refuse(proposal_settings.proposal_rules, config)
     selection_checks.check(config.rl)
     adapted = bool(config.lora.rank or config.steering)
     for at, c, objective in role_settings.losses_of(config):

@@ -26,7 +26,6 @@ def check(rl: RL, d: Data, stages: tuple[str, ...]) -> None:
   Raises:
     ValueError: names the key.
   """
-  controllers.make(d.controller.to_dict())  # refuses unread settings
   rules.refuse(controller_rules, d.controller, len(d.sources))
   if 'rl' in stages and d.controller.refresh:
     rules.refuse(refresh_rules, rl, d.controller)
@@ -50,7 +49,7 @@ def check(rl: RL, d: Data, stages: tuple[str, ...]) -> None:
 
 
 def controller_rules(c: Controller, n_sources: int) -> rules.Rows:
-  problem, _ = controllers.make(c.to_dict())
+  problem, _ = controllers.make(c.to_dict())  # refuses unread settings
   low, high = getattr(problem, 'low', 0.0), getattr(problem, 'high', 1.0)
   return (
     (

@@ -12,8 +12,6 @@ from jaxrl_reason.sharding import AXES
 def sampler_rules(run: Run) -> rules.Rows:
   """Refuses a sampler's mesh that cannot be, and what it does not work with."""
   sizes, c, dtype = run.sampler_mesh, run.rl, run.sampler_dtype
-  if not sizes:
-    return ()
   key = f'sampler_mesh={tuple(sizes)}'
   wrong = len(sizes) not in (3, 4) or not all(
     isinstance(n, int) and n > 0 for n in sizes

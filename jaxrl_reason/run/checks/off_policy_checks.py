@@ -47,19 +47,20 @@ def weight_rules(c: RL, objective: losses.Objective) -> rules.Rows:
 
 def interpolation_rules(c: RL, objective: losses.Objective) -> rules.Rows:
   """Refuses interpolated log-probs that nothing reads, or that do not exist."""
-  on = c.old_logp == LOGLINEAR
+  if c.old_logp != LOGLINEAR:
+    return ()
   key = f'rl.old_logp={c.old_logp!r}'
   older = c.staleness or c.in_flight.batches or c.replay.rows
   older = older or (c.refill_rounds and c.refill_keep)
   return (
     (
-      on and not older,
+      not older,
       f'{key} interpolates by the updates since a sample was drawn, which are '
       '0 for every sample; set it to "trainer", or set rl.staleness, '
       'rl.in_flight.batches, rl.replay.rows or rl.refill_keep',
     ),
     (
-      on and objective['correction_normalise'],
+      objective['correction_normalise'],
       f'{key} and rl.loss.correction_normalise=True: the mean weight of a '
       'batch is not known before its log-probs; set one of them to its '
       'default',
@@ -67,8 +68,7 @@ def interpolation_rules(c: RL, objective: losses.Objective) -> rules.Rows:
     *rules.apart(
       f' and {key}: a second try was sampled under another prompt, by the same '
       'policy; set rl.old_logp to "trainer"',
-      rl__hints__when=on
-      and c.hints.room
+      rl__hints__when=c.hints.room
       and c.hints.when == 'failed'
       and c.hints.when,
     ),
@@ -150,11 +150,13 @@ def old_logp_rules(c: RL, objective: losses.Objective) -> rules.Rows:
 
 
 def demo_rules(c: RL, objective: losses.Objective) -> rules.Rows:
-  off_policy = (
-    f': rl.algorithm={c.algorithm!r} has no loss of tokens that the policy did '
-    'not sample; set rl.loss.offpolicy to luffy, rl_plus or sft'
-  )
   reads = 'is_offpolicy' in losses.needs(objective)
+  if not c.demos and not c.hints.learn:
+    lacks = (
+      f'rl.algorithm={c.algorithm!r} learns from demonstrations: set '
+      'rl.demos=1 or more, or rl.hints.learn=True'
+    )
+    return ((reads, lacks),)
   learns = reads and not objective.drop_offpolicy
   late, prompt = c.demos_after, c.demos_prompt
   key = f'rl.demos_when={c.demos_when!r}'
@@ -191,13 +193,9 @@ def demo_rules(c: RL, objective: losses.Objective) -> rules.Rows:
       rl__chunks__tokens=prompt and c.chunks.tokens,
     ),
     *rules.apart(
-      off_policy,
+      f': rl.algorithm={c.algorithm!r} has no loss of tokens that the policy '
+      'did not sample; set rl.loss.offpolicy to luffy, rl_plus or sft',
       rl__hints__learn=not learns and c.hints.learn,
       rl__demos=not reads and c.demos,
-    ),
-    (
-      reads and not (c.demos or c.hints.learn),
-      f'rl.algorithm={c.algorithm!r} learns from demonstrations: set '
-      'rl.demos=1 or more, or rl.hints.learn=True',
     ),
   )

@@ -34,8 +34,13 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
   others = off_policy_checks.demo_rules, reward_functions.answer_rules
   for table in (likelihood_rules, role_rules, *others):
     rules.refuse(table, c, objective)
-  for table in (old_logp_rules, temperature_rules, region_rules):
-    rules.refuse(table, c, needs)
+  rules.refuse(old_logp_rules, c, needs)
+  if c.delay:
+    rules.refuse(queue_rules, c)
+  if c.temperature_control.entropy or c.temperature_control.residual:
+    rules.refuse(temperature_rules, c, needs)
+  if 'old_divergence' in needs:
+    rules.refuse(region_rules, c, needs)
   chunked = generation_settings.chunks_of(c, d) is not None
   rules.refuse(generation_settings.penalty_rules, c, needs, chunked)
   rules.refuse(generation_settings.grammar_rules, c, objective, chunked)
@@ -47,9 +52,10 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
   generation_settings.check_chunks(c, d, needs)
   rules.refuse(hidden_settings.hidden_rules, c, d, needs)
   rules.refuse(verdict_settings.verdict_rules, c, d, objective)
-  rules.refuse(verdict_settings.comparison_rules, c, objective)
-  rules.refuse(flight_rules, c, chunked, needs)
-  rules.refuse(generation_settings.tree_rules, c, d)
+  if c.in_flight.batches:
+    rules.refuse(flight_rules, c, chunked, needs)
+  if c.tree.width:
+    rules.refuse(generation_settings.tree_rules, c, d)
   rules.refuse(path_rules, c, d.completion_len)
   rules.refuse(cache_rules, c, chunked)
 
@@ -65,17 +71,23 @@ def old_logp_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
       'demonstrations (rl.demos, rl.hints.learn) or whole vocabularies '
       '(rover, otb); use "trainer"',
     ),
+  )
+
+
+def queue_rules(c: RL) -> rules.Rows:
+  """Refuses what a queue of batches does not work with."""
+  return (
     *rules.apart(
       f' and rl.staleness={c.staleness}: the queue holds rl.prompts groups of '
       'one generation; set one of them to its default',
-      rl__extra__groups=c.delay and c.extra.groups,
-      rl__replay__rows=c.delay and c.replay.rows,
-      rl__refill_keep=c.delay and c.refill_rounds and c.refill_keep,
-      rl__replay_routes=c.delay and c.replay_routes,
-      rl__turns__env=c.delay and c.turns.env,
+      rl__extra__groups=c.extra.groups,
+      rl__replay__rows=c.replay.rows,
+      rl__refill_keep=c.refill_rounds and c.refill_keep,
+      rl__replay_routes=c.replay_routes,
+      rl__turns__env=c.turns.env,
     ),
     (
-      c.delay and c.delay >= c.steps,
+      c.delay >= c.steps,
       f'rl.staleness={c.staleness}: no batch leaves the queue in rl.steps='
       f'{c.steps} steps; set rl.steps higher',
     ),
@@ -85,8 +97,6 @@ def old_logp_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
 def flight_rules(c: RL, chunked: bool, needs: frozenset[str]) -> rules.Rows:
   """Refuses groups in flight that cannot be, and what they do not work with."""
   batches, limit = c.in_flight.batches, c.in_flight.max_staleness
-  if not batches:
-    return ()
   key = f'rl.in_flight.batches={batches}'
   return (
     (
@@ -136,17 +146,16 @@ def flight_rules(c: RL, chunked: bool, needs: frozenset[str]) -> rules.Rows:
 
 def region_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
   """Refuses a trust region of whole distributions that cannot be computed."""
-  on = 'old_divergence' in needs
   key = f'rl.loss.policy of rl.algorithm={c.algorithm!r}'
   return (
     (
-      on and c.epochs * c.minibatches == 1,
+      c.epochs * c.minibatches == 1,
       f'{key} compares the policy with the one before the updates of a batch, '
       'and rl.epochs=1, rl.minibatches=1 make one update: they are equal; '
       'raise one of them, or set rl.loss.policy to dppo',
     ),
     (
-      on and 'teacher_kl' in needs,
+      'teacher_kl' in needs,
       f'{key} and rl.loss.distill both compare whole distributions, and a '
       'step compares two; set rl.loss.policy to dppo, or rl.loss.distill to '
       'advantage',
@@ -154,10 +163,10 @@ def region_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
     *rules.apart(
       f' and {key}: the policy before the updates would choose other experts; '
       'set one of them to its default',
-      rl__replay_routes=on and c.replay_routes,
+      rl__replay_routes=c.replay_routes,
     ),
     (
-      on and not c.logprob_chunk,
+      not c.logprob_chunk,
       f'{key} would hold the logits of two policies at once with '
       'rl.logprob_chunk=0; set it to the columns that may be held, such as 64',
     ),
@@ -211,6 +220,8 @@ def reference_rules(
 ) -> rules.Rows:
   r = c.reference
   moves = [k for k in ('every', 'kl', 'patience', 'ema') if r[k]]
+  if not moves and c.reference_memory == 'device':
+    return ()
   key = f'rl.reference.{moves[0]}={r[moves[0]]}' if moves else ''
   reads = losses.needs(objective) & {'ref_logp', 'process_reward'}
   reads = reads or c.teacher.weights == REFERENCE
@@ -259,8 +270,7 @@ def temperature_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
       'of the sampled tokens; set it to 0',
     ),
     (
-      (t.entropy and c.temperature < t.low)
-      or ((t.entropy or t.residual) and c.temperature > t.high),
+      (t.entropy and c.temperature < t.low) or c.temperature > t.high,
       f'rl.temperature={c.temperature} is not within {key}.low={t.low} and '
       f'{key}.high={t.high}',
     ),
@@ -276,6 +286,8 @@ def temperature_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
 def padding_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
   columns = d.prompt_len + c.hints.room
   packed = packing.choose(c, columns)
+  if packed is None:
+    return ()
   is_shared = isinstance(packed, packing.Shared)
   is_packed = isinstance(packed, packing.Packing)
   longest = columns + d.completion_len

@@ -2,7 +2,7 @@
 profile and time limits.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl_reason.config import Optimizer, Run, rules, unread
@@ -85,16 +85,17 @@ def dispatch_rules(kind: str, c: Any, log_every: int) -> rules.Rows:
   )
 
 
-def critic_rules(stages: Iterable[Run]) -> rules.Rows:
+def critic_rules(stages: Sequence[Run]) -> rules.Rows:
   """Refuses settings of a critic if no rl stage has one."""
-  has = any(critics.kind_of(run.objective.needs) for run in stages)
+  if any(critics.kind_of(run.objective.needs) for run in stages):
+    return ()
   critic = (
     x for run in stages for x in unread.changed(run.rl.critic, Critic())
   )
   key, value, default = next(critic, 3 * ('',))
   return (
     (
-      key and not has,
+      key,
       f'rl.critic{key}={value!r}: no algorithm of a stage has a critic; set it '
       f'to {default!r}, or rl.algorithm to one with values or process rewards, '
       'such as ppo',

@@ -8,6 +8,10 @@ from jaxrl_reason.run.rl import reward_functions
 # Filters that drop groups; the others leave rows in every group.
 BY_REWARD = ('dead_groups', 'spread', 'band')
 OF_GROUPS = (*BY_REWARD, 'random')
+PAST_ROWS = (
+  'it compares the rows of a group, which has rows of past versions; set one '
+  'of them to its default'
+)
 
 
 def check(c: RL) -> None:
@@ -16,10 +20,18 @@ def check(c: RL) -> None:
   Raises:
     ValueError: names the key.
   """
-  filters.make(c.filter, c.filter_args)
-  tables = filter_rules, round_rules, replay_rules, hint_rules, shaping_rules
-  for table in tables:
-    rules.refuse(table, c)
+  if filters.make(c.filter, c.filter_args) is not None:
+    rules.refuse(filter_rules, c)
+  if c.extra.groups or c.refill_rounds:
+    rules.refuse(round_rules, c)
+  if c.replay.rows or c.replay.capacity:
+    rules.refuse(replay_rules, c)
+  if c.hints.room:
+    rules.refuse(hint_rules, c)
+  if c.shaping != sections.Shaping():
+    rules.refuse(shaping_rules, c)
+  if c.archive:
+    rules.refuse(archive_rules, c)
 
 
 def filter_rules(c: RL) -> rules.Rows:
@@ -27,15 +39,8 @@ def filter_rules(c: RL) -> rules.Rows:
   varied = {'dead_groups', 'spread'} & {*names}
   return (
     *rules.apart(
-      f' and rl.league.share={share} cannot be combined: it compares the rows '
-      'of a group, which has rows of past versions; set one of them to its '
-      'default',
+      f' and rl.league.share={share} cannot be combined: {PAST_ROWS}',
       rl__filter=share and {*names} & {*BY_REWARD} and c.filter,
-      rl__extra__groups=share and c.extra.groups,
-      **{
-        f'rl__shaping__{key}': share and c.shaping[key]
-        for key in ('alp', 'laser', 'repeats', 'brevity')
-      },
     ),
     (
       c.samples == 1 and varied,
@@ -69,8 +74,13 @@ def filter_rules(c: RL) -> rules.Rows:
       f'rl.filter_args.keep={args.keep} of rl.samples={c.samples}: '
       f'rl.filter={c.filter!r} would drop nothing; choose fewer',
     ),
+  )
+
+
+def archive_rules(c: RL) -> rules.Rows:
+  return (
     (
-      c.archive and c.turns.env,
+      c.turns.env,
       f'rl.archive={c.archive} and rl.turns.env={c.turns.env!r}: an episode '
       "contains the environment's text and is no solution; set one of them to "
       'its default',
@@ -103,8 +113,12 @@ def same_step(c: RL, **values) -> rules.Rows:
 
 
 def round_rules(c: RL) -> rules.Rows:
-  groups = c.extra.groups
+  groups, share = c.extra.groups, c.league.share
   return (
+    *rules.apart(
+      f' and rl.league.share={share} cannot be combined: {PAST_ROWS}',
+      rl__extra__groups=share and groups,
+    ),
     (
       c.refill_rounds and not {*c.filter.split('+')} & {*OF_GROUPS},
       f'rl.refill_rounds={c.refill_rounds} replaces groups that rl.filter '
@@ -157,8 +171,6 @@ def replay_rules(c: RL) -> rules.Rows:
 
 def hint_rules(c: RL) -> rules.Rows:
   h = c.hints
-  if not h.room:
-    return ()
   again, of_policy = h.when == 'failed', ('solve_rate', 'mean_length')
   numbers = all(map(rules.is_number, (*h.at, *h.share)))
   rise = numbers and h.at and sorted({*h.at}) == [*h.at]
@@ -222,9 +234,16 @@ def _rises(lengths: tuple) -> bool:
 
 
 def shaping_rules(rl: RL) -> rules.Rows:
-  c, env = rl.shaping, rl.turns.env
+  c, env, share = rl.shaping, rl.turns.env, rl.league.share
   unanswered = env and not rl.rewards
   return (
+    *rules.apart(
+      f' and rl.league.share={share} cannot be combined: {PAST_ROWS}',
+      **{
+        f'rl__shaping__{key}': share and c[key]
+        for key in ('alp', 'laser', 'repeats', 'brevity')
+      },
+    ),
     (
       not _rises(c.laser_lengths),
       f'rl.shaping.laser_lengths={c.laser_lengths}: must be numbers of tokens '

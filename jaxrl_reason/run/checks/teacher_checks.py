@@ -24,23 +24,25 @@ def check(c: RL, needs: frozenset[str]) -> None:
     ValueError: names the key.
   """
   rules.refuse(teacher_rules, c, needs)
-  rules.refuse(prompt_rules, c, needs)
-  rules.refuse(feedback_rules, c)
+  if c.teacher.weights:
+    rules.refuse(prompt_rules, c, needs)
+    rules.refuse(feedback_rules, c)
   rules.refuse(reward_weights_rules, c)
 
 
 def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
   t, key = c.teacher, 'rl.teacher'
   reads = needs & teachers.NEEDS
+  if not t.weights:
+    missing = (
+      f'rl.algorithm={c.algorithm!r} learns from a teacher: set {key}.weights '
+      'to a run, a folder of weights, hf:owner/model, reference or policy'
+    )
+    return ((reads, missing),)
   same = t.weights in SAME
   return (
     (
-      reads and not t.weights,
-      f'rl.algorithm={c.algorithm!r} learns from a teacher: set {key}.weights '
-      'to a run, a folder of weights, hf:owner/model, reference or policy',
-    ),
-    (
-      t.weights and not reads and c.verdict.by != 'teacher',
+      not reads and c.verdict.by != 'teacher',
       f'{key}.weights={t.weights!r}: rl.algorithm={c.algorithm!r} reads no '
       'teacher; set rl.loss.distill_coef above 0',
     ),
@@ -62,6 +64,11 @@ def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
       'rl.logprob_chunk=0: a divergence over the vocabulary would hold the '
       'logits of two models at once; set it to the columns that may be held, '
       'such as 64',
+    ),
+    (
+      t.weights == POLICY and not t.prompt,
+      "rl.teacher.weights='policy' agrees with the policy under the same "
+      'prompt, and teaches nothing: set rl.teacher.prompt',
     ),
     *rules.apart(
       ': a teacher scores the whole vocabulary, and the policy would be '
@@ -108,6 +115,8 @@ def reward_weights_rules(c: RL) -> rules.Rows:
   key, reads = f'{REWARD_MODEL}.weights', 'reward_model'
   name = next((k for k, v in c.rewards.items() if reads in _kernels(v)), '')
   part, value = f'rl.rewards.{name}', c.reward_model.weights
+  if not name and not value:
+    return ()
   return (
     (
       name and not value,
@@ -145,11 +154,6 @@ def prompt_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
   t = c.teacher
   key = f'rl.teacher.prompt={t.prompt!r}'
   return (
-    (
-      t.weights == POLICY and not t.prompt,
-      "rl.teacher.weights='policy' agrees with the policy under the same "
-      'prompt, and teaches nothing: set rl.teacher.prompt',
-    ),
     (
       t.prompt and not needs & teachers.NEEDS,
       f'{key} has no effect: a teacher reads it for the loss, and '

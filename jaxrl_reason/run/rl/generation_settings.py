@@ -165,8 +165,6 @@ def _forks_of_turns(c: RL, columns: tuple, turns: tuple) -> rules.Rows:
 def tree_rules(c: RL, d: Data) -> rules.Rows:
   """Refuses trees that cannot be, and what they do not work with."""
   columns, turns = tuple(c.tree.columns), tuple(c.tree.turns)
-  if not c.tree.width:
-    return ()
   tree = Tree(c.tree.width, columns, turns=turns, forks=c.tree.forks)
   key, (most, limit) = f'rl.tree.width={tree.width}', _limit(c, d)
   given = {'rl.tree.columns': columns, 'rl.tree.turns': turns}

@@ -51,15 +51,16 @@ def hidden_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
   h, rewards = c.views.hidden, rewards_of(c)
   readers = [f'rl.rewards.{k}' for k in rewards]
   readers += ['rl.probe.rate'] if c.probe.rate else []
-  key, value, default = next(changed(h, Hidden()), 3 * ('',))
+  if not readers:
+    key, value, default = next(changed(h, Hidden()), 3 * ('',))
+    unread = (
+      f'rl.views.hidden{key}={value!r}: nothing reads hidden states; set it to '
+      f'{default!r}, or rl.probe.rate, or a reward such as novelty_volume'
+    )
+    return ((key, unread),)
   chunked = generation_settings.chunks_of(c, d) is not None
   return (
     rules.choice('rl.views.hidden.token', h.token, TOKENS),
-    (
-      key and not readers,
-      f'rl.views.hidden{key}={value!r}: nothing reads hidden states; set it to '
-      f'{default!r}, or rl.probe.rate, or a reward such as novelty_volume',
-    ),
     (
       rewards and h.token == 'prompt_last',
       f"rl.views.hidden.token='prompt_last': {', '.join(readers[:1])} compares "
@@ -86,7 +87,7 @@ def hidden_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
     *rules.apart(
       f' and {", ".join(readers[:1])} cannot be combined: hidden states are of '
       'whole completions; set one of them to its default',
-      rl__chunks__tokens=readers and chunked and c.chunks.tokens,
+      rl__chunks__tokens=chunked and c.chunks.tokens,
     ),
   )
 

@@ -86,8 +86,6 @@ def moved_rows(run: Run) -> dict:
 def proposal_rules(run: Run) -> rules.Rows:
   """Refuses what proposals do not work with."""
   c, d = run.rl, run.data
-  if not c.propose:
-    return ()
   key = f'rl.propose={c.propose!r}'
   needs = losses.needs(run.objective)
   specs = [

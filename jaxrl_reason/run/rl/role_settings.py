@@ -100,8 +100,6 @@ def _is_role(x: Any) -> bool:
 def loss_rules(run: Run) -> rules.Rows:
   """Refuses losses of roles that cannot be computed."""
   c = run.rl
-  if not c.roles:
-    return ()
   unknown = [k for k in c.roles if k not in names(c)]
   if wrong := [k for k, own in c.roles.items() if not _is_role(own)]:
     return (
@@ -166,8 +164,6 @@ def role_rules(run: Run) -> rules.Rows:
   with.
   """
   c, key = run.rl, 'rl.role_adapters=True'
-  if not c.role_adapters:
-    return ()
   others = [kind for kind in run.stages if kind != 'rl']
   objective = run.objective
   shared = isinstance(packing.choose(c, 1), packing.Shared)

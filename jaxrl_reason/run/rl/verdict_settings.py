@@ -141,7 +141,9 @@ def _wrong(ask: Any) -> str:
 
 
 def comparison_rules(c: RL, objective: losses.Objective) -> rules.Rows:
-  """Refuses comparisons within groups that have nothing to compare."""
+  """Refuses comparisons within groups that have nothing to compare, and
+  numbers of a question without its place.
+  """
   asks = questions(c)
   pairs = {x: q for x, q in asks.items() if OTHER in str(q.ask)}
   one = next(iter(pairs), '')
@@ -228,19 +230,19 @@ def verdict_rules(c: RL, d: Data, objective: losses.Objective) -> rules.Rows:
   about.
   """
   on, asks = is_on(objective), questions(c)
-  judged = bool(asks)
-  key, value, default = next(changed(c.verdict, VerdictText()), 3 * ('',))
-  taught = c.verdict.by == 'teacher'
-  return (
-    (
-      key and not (on or judged),
+  if not on and not asks:
+    key, value, default = next(changed(c.verdict, VerdictText()), 3 * ('',))
+    unread = (
       f'rl.verdict{key}={value!r} has no effect without rl.loss.sft_on='
       f'{VERDICT!r} and rl.loss.sft_coef above 0, or a reward {VERDICT!r}: set '
-      f'those, or {default!r}',
-    ),
+      f'those, or {default!r}'
+    )
+    return ((key, unread),)
+  taught = c.verdict.by == 'teacher'
+  return (
     rules.choice('rl.verdict.by', c.verdict.by, ('policy', 'teacher')),
     (
-      taught and not judged,
+      taught and not asks,
       f"rl.verdict.by='teacher' has no effect without a reward {VERDICT!r}: "
       "set it to 'policy'",
     ),
@@ -250,7 +252,7 @@ def verdict_rules(c: RL, d: Data, objective: losses.Objective) -> rules.Rows:
       'name weights of its own, a run, a folder or hf:owner/model',
     ),
     (
-      (on or judged) and c.verdict.yes == c.verdict.no,
+      c.verdict.yes == c.verdict.no,
       f'rl.verdict.yes={c.verdict.yes!r} and rl.verdict.no={c.verdict.no!r}: '
       'choose two texts that differ',
     ),
@@ -273,10 +275,10 @@ def verdict_rules(c: RL, d: Data, objective: losses.Objective) -> rules.Rows:
       f' and rl.loss.sft_on={VERDICT!r}, or a reward {VERDICT!r}, cannot be '
       'combined: the question is after one whole completion; set one of them '
       'to its default',
-      rl__turns__env=(on or judged) and c.turns.env,
-      rl__chunks__tokens=(on or judged)
-      and generation_settings.chunks_of(c, d) is not None
+      rl__turns__env=c.turns.env,
+      rl__chunks__tokens=generation_settings.chunks_of(c, d) is not None
       and c.chunks.tokens,
       rl__replay_routes=on and c.replay_routes,
     ),
+    *comparison_rules(c, objective),
   )
