@@ -35,25 +35,9 @@ from etils import epath
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.checkpoints import described, emergency_note, pieces
 from jaxrl_reason.checkpoints.described import Damaged
-from jaxrl_reason.config.run import Checkpoint
 from jaxrl_reason.hosts import parcels
 
 NAME = re.compile(r'[0-9]+\.[0-9]+\.[0-9]+')
-
-
-def check(c: Checkpoint) -> None:
-  """Refuses contradictory settings of config.checkpoint."""
-  if c.emergency_every >= c.every:
-    raise ValueError(
-      f'checkpoint.emergency_every={c.emergency_every} is not below '
-      f'checkpoint.every={c.every}: make it a few steps, or 0'
-    )
-  if '://' in c.emergency_dir:
-    raise ValueError(
-      f'checkpoint.emergency_dir={c.emergency_dir!r}: must be a folder on a '
-      'disk of each host; the checkpoints of the workdir are the ones that '
-      'outlive hosts'
-    )
 
 
 class Kept(NamedTuple):

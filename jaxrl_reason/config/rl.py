@@ -10,7 +10,6 @@ from jaxrl_reason.config.record import (
 )
 from jaxrl_reason.config.rl_sections import (
   Chunks,
-  Critic,
   Extra,
   FilterArgs,
   Hints,
@@ -31,6 +30,7 @@ from jaxrl_reason.config.rl_sections import (
 )
 from jaxrl_reason.config.rules import is_number
 from jaxrl_reason.config.training import (
+  Critic,
   Optimizer,
   Training,
 )

@@ -7,9 +7,6 @@ from jaxrl_reason.config.record import (
   Record,
   mapping,
 )
-from jaxrl_reason.config.training import (
-  Optimizer,
-)
 from jaxrl_reason.ranges import (
   Amount,
   Count,
@@ -161,6 +158,12 @@ class Shaping(Record):
   repetition: Amount = 0.0
   repetition_n: Count = 10  # tokens of an n-gram
 
+  @property
+  def terms(self) -> dict[str, float]:
+    """Returns the coefficients of the terms that are on, by key."""
+    keys = 'alp laser price price_rate historical repeats brevity repetition'
+    return {key: self[key] for key in keys.split() if self[key]}
+
 
 @dataclasses.dataclass(frozen=True)
 class Reference(Record):
@@ -177,6 +180,11 @@ class Reference(Record):
   # reference is constant between resets.
   ema: Memory = 0.0
   optimizer: bool = False  # a reset also clears the optimizer's state
+
+  @property
+  def moves(self) -> list[str]:
+    """Returns the keys by which the reference moves; [] if it never does."""
+    return [key for key in ('every', 'kl', 'patience', 'ema') if self[key]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -388,12 +396,3 @@ class Tree(Record):
   # order; (): each episode forks before the turns whose first tokens had the
   # highest entropies. Only with `rl.turns.env`.
   turns: tuple = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Critic(Record):
-  """The network of losses with values (PPO) or process rewards (PRIME)."""
-
-  # Number of updates at the start that train only the critic.
-  warmup_updates: CountOrNone = 0
-  optimizer: Optimizer = Optimizer(lr=3e-4)

@@ -42,6 +42,15 @@ class Optimizer(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class Critic(Record):
+  """The network of losses with values (PPO) or process rewards (PRIME)."""
+
+  # Number of updates at the start that train only the critic.
+  warmup_updates: CountOrNone = 0
+  optimizer: Optimizer = Optimizer(lr=3e-4)
+
+
+@dataclasses.dataclass(frozen=True)
 class Training(Record):
   """The keys that every training stage has."""
 

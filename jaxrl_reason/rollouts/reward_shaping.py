@@ -76,14 +76,6 @@ class Shaping(Part):
   repetition_n: int = 10
   name: str = 'shaping'
 
-  @property
-  def is_on(self) -> bool:
-    """Returns whether any term is added."""
-    names = (
-      'alp laser price price_rate historical repeats brevity repetition'
-    ).split()
-    return any(getattr(self, name) for name in names)
-
   def init(self, total: jax.Array) -> dict[str, jax.Array]:
     """Returns the memory before the first step: targets, price and counts of
     answers, each only if a term reads it.

@@ -64,7 +64,9 @@ class Prepared(NamedTuple):
   @property
   def evaluated(self) -> Model:
     """Returns the model that evaluations sample from."""
-    return role_settings.evaluated(self.config.rl, self.model)
+    c = self.config.rl
+    roles = c.role_adapters
+    return role_settings.evaluated(c, self.model) if roles else self.model
 
 
 def prepare(
@@ -76,7 +78,10 @@ def prepare(
     ValueError: the config cannot work; names the key.
   """
   run = config_lib.read(config)
-  mesh, sampler_mesh = two_meshes.split(run.mesh, run.sampler_mesh)
+  if run.sampler_mesh:
+    mesh, sampler_mesh = two_meshes.split(run.mesh, run.sampler_mesh)
+  else:
+    mesh, sampler_mesh = sharding.make_mesh(run.mesh), None
   config_checks.check(run, sharding.row_shards(mesh))
   if run.model_dir:
     other_run.refuse_as_model(run.model_dir)
@@ -85,14 +90,12 @@ def prepare(
   problems = problems_lib.load(run.data, run.seed)
   rules.refuse(data_checks.heldout_rules, run.data)
   with hosts.zero_first():
-    model_memory.tell(run.model_dir, workdir)
-    folder = run.model_dir and pretrained.begin(
-      run.model_dir,
-      workdir,
-      run.model.rope_scale,
-      functools.partial(_check_folder, run.data),
-    )
-    first, _ = other_run.origin_of(run.init_from)
+    folder = run.model_dir
+    if folder:
+      model_memory.tell(folder, workdir)
+      check = functools.partial(_check_folder, run.data)
+      folder = pretrained.begin(folder, workdir, run.model.rope_scale, check)
+    first = run.init_from and other_run.origin_of(run.init_from)[0]
     tokenizer = problems_lib.make_tokenizer(
       run.data, problems, workdir, folder, first
     )
@@ -181,10 +184,12 @@ def assemble(
     rules.refuse(hidden_settings.layer_rules, c.rl, shape.layers)
     for kind, own in sections.items():
       rules.refuse(config_checks.position_rules, kind, own, shape)
-  of_lora = config.lora.to_dict() | {'roles': role_settings.number(config.rl)}
+  roles = len(role_settings.names(config.rl)) if config.rl.role_adapters else 1
   model = adapters.attach(
     transformer.build(shape),
-    lora=lora.Lora(**of_lora) if config.lora.rank else None,
+    lora=lora.Lora(**config.lora.to_dict(), roles=roles)
+    if config.lora.rank
+    else None,
     steering=config.steering,
     frozen_dtype=config.frozen_dtype,
     trainable=config.trained_paths,

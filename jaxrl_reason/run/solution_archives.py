@@ -26,10 +26,8 @@ def _path(workdir: epath.Path, stage: str) -> epath.Path:
 def write(
   workdir: epath.Path, p: Planned, state: TrainState, tokenizer: Any
 ) -> None:
-  """Writes the archive of a stage, if the stage keeps one; on process 0."""
-  known = (state.control or {}).get(archive.CONTROL)
-  if known is None or not hosts.is_main():
-    return
+  """Writes the archive of a stage."""
+  known = state.control[archive.CONTROL]
   tokens, length = np.asarray(known['tokens']), np.asarray(known['length'])
   lines = []
   for i in np.flatnonzero(length.any(axis=1)):
@@ -111,8 +109,6 @@ def applied(p: Planned, problems: Problems, workdir: epath.Path) -> Problems:
   Raises:
     ValueError: names the key; the archive does not exist or is empty.
   """
-  if not p.config.data.solutions:
-    return problems
   with hosts.zero_first():
     found = _read(workdir, p)
   asked = problem_pool.pool_of(p.config.data, problems.train)

@@ -85,25 +85,29 @@ class StageTransition:
       key = f'named.{p.name}.weights={p.weights!r}'
       at = self._end_of(key, p.weights)
       params = other_run.read_stage(*at, layout.shardings.params)
-    c = p.config.rl
-    with _room(teachers.KEY, c.teacher.weights, OF_TEACHER):
-      teacher = teachers.load(
-        c.teacher, p.config.model, layout.shardings.teacher_params
-      )
-    with _room(reward_models.KEY, c.reward_model.weights, OF_REWARD_MODEL):
-      reward = self._reward_params(layout)
-    state = layout.begin(params, total, teacher, reward)
+    state = layout.begin(params, total, *self._beside(layout))
     fields = [staging.KEEP[what] for what in p.keep]
     kept = {k: getattr(before, k) for k in fields}
     # The moments stay; the learning rate follows this stage's own schedule.
     return state.replace(**optim.rescheduled(kept))
 
-  def _reward_params(self, layout: states.Layout) -> Any:
-    """Reads the weights of the stage's reward model, if it has one."""
-    c = self.planned[self.index].config
-    name, where = c.rl.reward_model.weights, layout.shardings.reward_params
-    end_of = functools.partial(self._end_of, reward_models.KEY)
-    return reward_models.load(name, c.model, where, end_of)
+  def _beside(self, layout: states.Layout) -> tuple[Any, Any]:
+    """Reads the weights of the stage's teacher and of its reward model; None
+    where there is none.
+    """
+    run, teacher, reward = self.planned[self.index].config, None, None
+    c, where = run.rl, layout.shardings
+    if where.teacher_params is not None:
+      with _room(teachers.KEY, c.teacher.weights, OF_TEACHER):
+        teacher = teachers.load(c.teacher, run.model, where.teacher_params)
+    if where.reward_params is not None:
+      name = c.reward_model.weights
+      end_of = functools.partial(self._end_of, reward_models.KEY)
+      with _room(reward_models.KEY, name, OF_REWARD_MODEL):
+        reward = reward_models.load(
+          name, run.model, where.reward_params, end_of
+        )
+    return teacher, reward
 
   def _end_of(self, key: str, name: str) -> tuple[epath.Path, int]:
     """Returns the workdir and the last checkpoint of an earlier stage. It may

@@ -266,7 +266,7 @@ def fused_source(
   kinds = sources.kinds_of_rounds(rl)
   greedy = 'greedy_reward' in learn.needs
   demos = any(kind.reads_demos for kind in kinds)
-  league = league_lib.of(learn.chain)
+  league = league_lib.of(learn.chain) if rl.league.share else None
   if league is not None:
     gen = dataclasses.replace(gen, model=league_lib.of_two(learn.model))
   source = FusedSource(gen, reward_fn, views, greedy, demos, league)
@@ -284,9 +284,11 @@ def _fused(
 ) -> Stage:
   c, d = planned.config.rl, planned.config.data
   mesh, problems, tokenizer = parts.mesh, parts.problems, parts.tokenizer
-  model = split_step.sampler_learner(learn, parts.config.sampler_dtype)
+  sampler = learn
+  if parts.sampler_mesh is not None:
+    sampler = split_step.sampler_learner(learn, parts.config.sampler_dtype)
   given = problems.kernel, tokenizer
-  source, encode, sampling = fused_source(c, d, model, *given)
+  source, encode, sampling = fused_source(c, d, sampler, *given)
   row = prompt_encoder(c, d, tokenizer, encode)
   rest = parts.root, sampling, parts.stop
   if controllers.is_on(d):

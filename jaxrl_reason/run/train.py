@@ -102,8 +102,10 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
   for own in (p.config for p in planned if p.kind == 'rl'):
     rewarding.check(own.rl, own.data, problems, tokenizer)
     sources.check(own.rl, own.data, problems, tokenizer)
-    teachers.check(own.rl.teacher, own.data, problems, tokenizer)
-    reward_models.check(own.rl.reward_model.weights, tokenizer)
+    if own.rl.teacher.weights:
+      teachers.check(own.rl.teacher, own.data, problems, tokenizer)
+    if own.rl.reward_model.weights:
+      reward_models.check(own.rl.reward_model.weights, tokenizer)
   compiled = compile_log.Log()
   spent = goodput.Spent(started, compiled)
   w = config.watchdog
@@ -184,7 +186,9 @@ def _stages(
   for index, p in enumerate(planned):
     if index < place.stage:
       continue
-    own = archives.applied(p, problems, workdir)
+    own = problems
+    if p.config.data.solutions:
+      own = archives.applied(p, problems, workdir)
     if p.kind in preference_pairs.KINDS:
       with hosts.zero_first():
         name = preference_pairs.name_of(p.config[p.kind], p.config.data)
@@ -222,10 +226,10 @@ def _stages(
         profile_dir=str(workdir / 'profile'),
         **told,
       ).run(state, place)
-    if not told['stopping'].agreed:
-      archives.write(workdir, p, state, parts.tokenizer)
     if told['stopping'].agreed:
       break
+    if p.archives and hosts.is_main():
+      archives.write(workdir, p, state, parts.tokenizer)
     # The next stage starts from the state of this one.
     place = loop.Place(index + 1, 0, int(state.step))
   writer.close()

@@ -35,22 +35,19 @@ def split(
   shape: Sequence[int],
   sampler: Sequence[int],
   devices: Sequence[Any] | None = None,
-) -> tuple[Mesh, Mesh | None]:
+) -> tuple[Mesh, Mesh]:
   """Splits the devices of a job into a trainer's mesh and a sampler's mesh.
 
   Args:
     shape: of the trainer's mesh; -1 stands for the devices that remain.
-    sampler: sizes of the sampler's mesh along `sharding.AXES`; (): there is
-      none, and the result is (mesh of all devices, None). The sampler has the
-      last devices of every process, an equal number of each, so that arrays
-      move inside a process.
+    sampler: sizes of the sampler's mesh along `sharding.AXES`. The sampler has
+      the last devices of every process, an equal number of each, so that
+      arrays move inside a process.
     devices: None: all.
 
   Raises:
     ValueError: the sizes do not fit the devices.
   """
-  if not sampler:
-    return sharding.make_mesh(shape, devices), None
   devices = jax.devices() if devices is None else list(devices)
   n, key = math.prod(sampler), f'sampler_mesh={tuple(sampler)}'
   if n >= len(devices):

@@ -338,11 +338,12 @@ def _first(configs, own, made, layout: Stacked) -> TrainState:
   for config, path, m in zip(configs, own, made):
     first = p._replace(config=m.config, root=m.root)
     params = states.init_params(first, path)
-    teacher = teachers.load(
-      config.rl.teacher, config.model, layout.one.shardings.teacher_params
-    )
-    name, where = config.rl.reward_model.weights, layout.one.shardings
-    reward = reward_models.load(name, config.model, where.reward_params)
+    c, where, teacher, reward = config.rl, layout.one.shardings, None, None
+    if where.teacher_params is not None:
+      teacher = teachers.load(c.teacher, config.model, where.teacher_params)
+    if where.reward_params is not None:
+      name = c.reward_model.weights
+      reward = reward_models.load(name, config.model, where.reward_params)
     each.append(layout.one.begin(params, 0, teacher, reward))
   return layout.stack(each)
 

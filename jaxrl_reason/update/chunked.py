@@ -71,11 +71,8 @@ class Chunked:
     del batch, parts
 
 
-def choose(
-  chunks: Chunks | None, start: int, padding: str = 'whole'
-) -> Chunked | None:
-  """Parses the packing of chunks; returns None if completions are not in
-  chunks.
+def choose(chunks: Chunks, start: int, padding: str = 'whole') -> Chunked:
+  """Parses the packing of chunks.
 
   Args:
     start: columns of prompts.
@@ -84,8 +81,6 @@ def choose(
   Raises:
     ValueError: padding has another value.
   """
-  if chunks is None:
-    return None
   kind, size = sized_choice('rl.padding', padding, KINDS)
   if kind not in ('whole', 'packed'):
     raise ValueError(

@@ -45,11 +45,6 @@ class Refresh(Part):
   trainable: str = '.*'
   name: str = CONTROL
 
-  @property
-  def is_on(self) -> bool:
-    """Returns whether the reference ever moves."""
-    return bool(self.every or self.kl or self.patience or self.ema)
-
   def init(self, total: jax.Array | None = None) -> dict[str, jax.Array]:
     """Returns the memory before the first step, or after a reset."""
     zero = jnp.int32(0)

@@ -405,6 +405,11 @@ EXAMPLES = [
   ({'profile.steps': '301:302'}, "steps='301:302': the stages have 300 steps"),
   ({'watchdog.first_s': 60}, 'first_s=60 has no .* below watchdog.floor_s=600'),
   ({'eval.every': 15}, 'eval.every = 15 does not divide by log_every 10'),
+  ({'checkpoint.emergency_every': 9999}, '=9999 is not below checkpoint.every'),
+  (
+    {'checkpoint.emergency_every': 5, 'checkpoint.emergency_dir': 'gs://b/e'},
+    "emergency_dir='gs://b/e': must be a folder on a disk of each host",
+  ),
   ({'checkpoint.every': 15}, 'checkpoint.every = 15 does not.*log_every 10'),
   ({'rl.steps_per_dispatch': 7}, r'rl.steps = 200 does not divide'),
   (

@@ -10,8 +10,7 @@ from jaxrl_reason.run.rl import turn_settings as turns
 BEST_OF = ('passk', 'pkpo')
 # Filters that leave at most rl.filter_args.keep rows of a group.
 KEEPING = ('shortest', 'efficient', 'best', 'varied')
-# Terms of rl.shaping, and those that incorrect completions may receive.
-TERMS = 'alp laser price price_rate historical repeats brevity repetition'
+# Terms of rl.shaping that incorrect completions may receive.
 BONUSES = 'laser_explore historical'
 
 
@@ -107,7 +106,7 @@ def term_rules(c: RL, objective: losses.Objective) -> rules.Rows:
   if not unread:
     return ()
   terms = {'rl.overlong': c.overlong}
-  terms |= {f'rl.shaping.{k}': c.shaping[k] for k in TERMS.split()}
+  terms |= {f'rl.shaping.{k}': x for k, x in c.shaping.terms.items()}
   key = next((k for k, x in terms.items() if x), '')
   return (
     (

@@ -13,7 +13,6 @@ import ml_collections
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
-from jaxrl_reason.checkpoints import emergency
 from jaxrl_reason.config import RL, Data, Run, nearest, rules, unread
 from jaxrl_reason.config.training import (
   Preference,
@@ -71,9 +70,9 @@ def check(config: ml_collections.ConfigDict | Run, n_row_shards: int) -> None:
     except ValueError as e:
       raise ValueError(f'named.{p.name}: {e}') from e
   schedule_checks.check(run, stages)
-  rules.refuse(
-    role_settings.stage_rules, run, {p.name: p.config for p in named}
-  )
+  if named:
+    stages = {p.name: p.config for p in named}
+    rules.refuse(role_settings.stage_rules, run, stages)
 
 
 def unsampled_rules(sizes: tuple, kinds: set[str]) -> rules.Rows:
@@ -105,7 +104,6 @@ def _check_stages(config: Run, shards: int) -> None:
   }
   rules.refuse(pattern_rules, patterns, config.frozen_dtype)
   schedule_checks.check_stages(config)
-  emergency.check(config.checkpoint)
   for kind in dict.fromkeys(config.stages):
     c = config.training(kind)
     rows = rl_row_rules if kind == 'rl' else row_rules

@@ -219,7 +219,7 @@ def reference_rules(
   c: RL, objective: losses.Objective, adapted: bool
 ) -> rules.Rows:
   r = c.reference
-  moves = [k for k in ('every', 'kl', 'patience', 'ema') if r[k]]
+  moves = r.moves
   if not moves and c.reference_memory == 'device':
     return ()
   key = f'rl.reference.{moves[0]}={r[moves[0]]}' if moves else ''

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl_reason.config import Optimizer, Run, rules, unread
-from jaxrl_reason.config.rl_sections import Critic
-from jaxrl_reason.config.run import Watchdog
+from jaxrl_reason.config.run import Checkpoint, Watchdog
+from jaxrl_reason.config.training import Critic
 from jaxrl_reason.run.process import compile_log
 from jaxrl_reason.run.stage_list import Planned
 from jaxrl_reason.update import critics, optim
@@ -37,6 +37,7 @@ def check_stages(run: Run) -> None:
     'checkpoint.every': run.checkpoint.every,
   }
   rules.refuse(interval_rules, intervals, run.log_every)
+  rules.refuse(emergency_rules, run.checkpoint)
   for kind in dict.fromkeys(run.stages):
     c = run.training(kind)
     key = f'{kind}.optimizer'
@@ -74,6 +75,22 @@ def interval_rules(intervals: Mapping[str, int], log_every: int) -> rules.Rows:
   return tuple(
     rules.divides(key, every, log_every=log_every)
     for key, every in intervals.items()
+  )
+
+
+def emergency_rules(c: Checkpoint) -> rules.Rows:
+  return (
+    (
+      c.emergency_every >= c.every,
+      f'checkpoint.emergency_every={c.emergency_every} is not below '
+      f'checkpoint.every={c.every}: make it a few steps, or 0',
+    ),
+    (
+      '://' in c.emergency_dir,
+      f'checkpoint.emergency_dir={c.emergency_dir!r}: must be a folder on a '
+      'disk of each host; the checkpoints of the workdir are the ones that '
+      'outlive hosts',
+    ),
   )
 
 

@@ -93,16 +93,11 @@ def grammar(c: RL, tokenizer) -> Automaton | None:
   Raises:
     ValueError: no token continues the grammar.
   """
-  expression = automaton.expression_of(*grammar_of(c))
-  if not expression:
+  if not (c.regex or c.json_schema):
     return None
+  expression = automaton.expression_of(c.regex, c.json_schema, 'rl.')
   tokens, eos = tokenizer.token_bytes(), tokenizer.eos_ids
   return automaton.of_expression(expression, tokens, len(tokens), eos)
-
-
-def grammar_of(c: RL) -> tuple[str, str, str]:
-  """Returns the arguments of `automaton.expression_of`."""
-  return c.regex, c.json_schema, 'rl.'
 
 
 def _places(key: str, places: tuple, most: int, limit: str) -> rules.Rows:
@@ -317,8 +312,9 @@ def grammar_rules(
   Raises:
     ValueError: the grammar is wrong.
   """
-  if not automaton.expression_of(*grammar_of(c)):
+  if not (c.regex or c.json_schema):
     return ()
+  automaton.expression_of(c.regex, c.json_schema, 'rl.')
   needs = losses.needs(objective)
   name = f'rl.regex={c.regex!r}' if c.regex else ''
   name = name or f'rl.json_schema={c.json_schema!r}'

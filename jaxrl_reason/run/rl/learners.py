@@ -8,8 +8,7 @@ import optax
 from jaxrl_reason import losses
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import Run
-from jaxrl_reason.config.rl_sections import Critic
-from jaxrl_reason.config.training import Preference, Supervised
+from jaxrl_reason.config.training import Critic, Preference, Supervised
 from jaxrl_reason.losses import aggregation
 from jaxrl_reason.run.rl import (
   generation_settings,
@@ -80,10 +79,10 @@ def learner(
       minibatches=c.minibatches,
       starts_as_reference=True,
       teacher=Teacher(model, REFERENCE) if compares else None,
-      packing=chunked.choose(chunks, d.prompt_len) or padded,
+      packing=chunked.choose(chunks, d.prompt_len) if chunks else padded,
       **common,
     )
-  objective = config.objective
+  objective, weights = config.objective, c.reward_model.weights
   tx = optim.make(c.optimizer, c.policy_updates)
   facts = problem_pool.unknown(0) if facts is None else facts
   room = config.prompt_columns
@@ -91,18 +90,24 @@ def learner(
   start = d.prompt_len if c.hints.learn else room
   return Learner(
     objective=objective,
-    roles=role_settings.objectives(c, d.completion_len),
+    roles=role_settings.objectives(c, d.completion_len) if c.roles else (),
     tx=tx,
     start=start,
     epochs=c.epochs,
     minibatches=c.minibatches,
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
-    teacher=teachers.of(c.teacher, config.model, model),
+    teacher=teachers.of(c.teacher, config.model, model)
+    if c.teacher.weights
+    else None,
     reward_model=reward_models.of(
-      c.reward_model.weights, config.model, model, config.trained_paths
-    ),
-    packing=chunked.choose(chunks, room, c.padding) or packing.choose(c, room),
+      weights, config.model, model, config.trained_paths
+    )
+    if weights
+    else None,
+    packing=chunked.choose(chunks, room, c.padding)
+    if chunks
+    else packing.choose(c, room),
     critic=_critic(
       c.critic, model, objective, c.updates, start, config.trained_paths
     ),

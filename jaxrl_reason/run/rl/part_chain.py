@@ -95,13 +95,14 @@ def _selection(c: RL, completion_len: int) -> filters.Selection | None:
 def _shaping(
   c: RL, completion_len: int, n_problems: int
 ) -> reward_shaping.Shaping | None:
+  if not c.shaping.terms:
+    return None
   terms = {
     k: tuple(v) if isinstance(v, list) else v
     for k, v in c.shaping.to_dict().items()
   }
   sizes = c.samples, completion_len, n_problems
-  shaping = reward_shaping.Shaping(*sizes, **terms)
-  return shaping if shaping.is_on else None
+  return reward_shaping.Shaping(*sizes, **terms)
 
 
 def _archive(
@@ -160,6 +161,8 @@ def _answer_tokens(c: RL, d: Data, objective, tokenizer) -> AnswerTokens | None:
 
 
 def _feedback(c: RL, start: int, tokenizer) -> Feedback | None:
+  if not c.teacher.prompt:
+    return None
   names = informed_prompts.fields(c.teacher.prompt)
   if not names:
     return None
@@ -180,9 +183,9 @@ def _keeps_progress(c: RL) -> bool:
 
 
 def _refresh(c: RL, trainable: str, tx) -> refresh.Refresh | None:
-  settings = c.reference.to_dict()
-  part = refresh.Refresh(**settings, tx=tx, trainable=trainable)
-  return part if part.is_on else None
+  if not c.reference.moves:
+    return None
+  return refresh.Refresh(**c.reference.to_dict(), tx=tx, trainable=trainable)
 
 
 def _league(c: RL, model: Model, trainable: str) -> league.League | None:
@@ -194,8 +197,9 @@ def _league(c: RL, model: Model, trainable: str) -> league.League | None:
 
 
 def _temperature_control(c: RL, n_problems: int) -> TemperatureControl | None:
-  settings = c.temperature_control.to_dict()
-  part = TemperatureControl(
-    **settings, first=c.temperature, n_problems=n_problems
+  t = c.temperature_control
+  if not (t.entropy or t.residual):
+    return None
+  return TemperatureControl(
+    **t.to_dict(), first=c.temperature, n_problems=n_problems
   )
-  return part if part.is_on else None

@@ -32,8 +32,8 @@ KEY = 'rl.reward_model.weights'
 
 def of(
   name: str, policy: ModelSection, model: Model, trainable: str
-) -> critics.Critic | None:
-  """Builds the reward model of the rl stage, or returns None.
+) -> critics.Critic:
+  """Builds the reward model of the rl stage.
 
   Args:
     name: `rl.reward_model.weights`.
@@ -43,8 +43,6 @@ def of(
   Raises:
     ValueError: names the key; there is no such reward model.
   """
-  if not name:
-    return None
   if not name.startswith(OF_STAGE):
     shape = teachers.runtime_shape(_with_step(name), policy, KEY)
     model, trainable = transformer.build(shape), '.*'
@@ -77,7 +75,7 @@ def check(name: str, tokenizer) -> None:
   Raises:
     ValueError: names the key and the first token that differs.
   """
-  if name and not name.startswith(OF_STAGE):
+  if not name.startswith(OF_STAGE):
     teachers.refuse_other_tokens(_with_step(name), tokenizer, KEY)
 
 
@@ -90,14 +88,9 @@ def load(
   """Loads the weights of a reward model into their shards.
 
   Args:
-    where: shardings of `TrainState.reward_params`; None: there are none.
+    where: shardings of `TrainState.reward_params`.
     end_of: returns the workdir and the last checkpoint of an earlier stage.
-
-  Returns:
-    The weights; None if `where` is None.
   """
-  if where is None:
-    return None
   if name.startswith(OF_STAGE):
     return _of_stage(*end_of(name.removeprefix(OF_STAGE)), where)
   name = _with_step(name)

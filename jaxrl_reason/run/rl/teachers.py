@@ -32,8 +32,8 @@ NEEDS = frozenset({'teacher_logp', 'teacher_kl'})  # of losses with a teacher
 NOTHING = '(?!)'  # matches no path: no weight of a teacher is trained
 
 
-def of(c: TeacherSection, policy: ModelSection, model: Model) -> Teacher | None:
-  """Builds the teacher of the rl stage, or returns None.
+def of(c: TeacherSection, policy: ModelSection, model: Model) -> Teacher:
+  """Builds the teacher of the rl stage.
 
   Args:
     policy: the `model` section; model: the policy's model.
@@ -41,8 +41,6 @@ def of(c: TeacherSection, policy: ModelSection, model: Model) -> Teacher | None:
   Raises:
     ValueError: names the key; the weights' model is unknown.
   """
-  if not c.weights:
-    return None
   if c.weights in SAME:
     return Teacher(model, c.weights)
   shape = runtime_shape(c.weights, policy)
@@ -75,7 +73,7 @@ def check(c: TeacherSection, data: Data, problems: Problems, tokenizer) -> None:
       return informed_prompts.row(i, example, *own)
 
     lengths.check_encoded(problems, data, encode)
-  if c.weights and c.weights not in SAME:
+  if c.weights not in SAME:
     refuse_other_tokens(c.weights, tokenizer)
 
 
@@ -106,13 +104,11 @@ def load(c: TeacherSection, policy: ModelSection, where: Any) -> Any:
   """Loads the weights of a teacher into their shards.
 
   Args:
-    where: shardings of `TrainState.teacher_params`; None: there are none.
+    where: shardings of `TrainState.teacher_params`.
 
   Returns:
-    The weights, in the storage of `rl.teacher.dtype`; None if `where` is None.
+    The weights, in the storage of `rl.teacher.dtype`.
   """
-  if where is None:
-    return None
   specs, name = of(c, policy, None).model.specs, c.weights
   folder, step, is_run = source(name)
   on_device = jax.tree.map(lambda s: s.with_memory_kind('device'), where)

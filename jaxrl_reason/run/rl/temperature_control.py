@@ -64,11 +64,6 @@ class TemperatureControl(Part):
   n_problems: int
   name: str = CONTROL
 
-  @property
-  def is_on(self) -> bool:
-    """Returns whether any temperature may change."""
-    return bool(self.entropy or self.residual)
-
   def init(self, total: jax.Array) -> dict[str, jax.Array]:
     """Returns the common temperature of the first step, f32 [], and the numbers
     n_i of the problems, i32 [M], if they are used.
