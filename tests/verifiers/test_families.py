@@ -251,36 +251,6 @@ def test_string_function_steps_follow_from_one_another():
       assert text == state
 
 
-SAYS = {
-  'k': lambda a, b: b,
-  'n': lambda a, b: not b,
-  '&': lambda a, b: a and b,
-  '/': lambda a, b: a or b,
-  '=': lambda a, b: a is b,
-  '~': lambda a, b: a is not b,
-}
-
-
-def test_knights_and_knaves_have_one_consistent_answer():
-  for ex in examples('knights_knaves', n=600):
-    said = ex['prompt'].rstrip('>').split(' ')
-    consistent = []
-    for kinds in itertools.product('KN', repeat=len(said)):
-      knight = {person: kind == 'K' for person, kind in zip('ABCDEF', kinds)}
-      if all(speaks(words, knight) for words in said):
-        consistent.append(''.join(kinds))
-    assert consistent == [ex['answer']]
-
-
-def speaks(words, knight):
-  speaker, first, kind, second = re.fullmatch(
-    r'(\w):([A-F]?)([kn&/=~])([A-F])', words
-  ).groups()
-  assert kind not in 'kn' or second != speaker
-  true = SAYS[kind](knight.get(first), knight[second])
-  return true == knight[speaker]
-
-
 # --- word problems ------------------------------------------------------------
 
 # Operation of an event -> words that only these events contain.
