@@ -126,7 +126,6 @@ def from_task(name, **knobs):
 CASES = {
   'integer': ('integer', random_integer, tasks.check),
   'arithmetic': ('integer', from_task('arithmetic'), tasks.check),
-  'sorting': ('text', from_task('sorting'), tasks.check),
   'strings': ('text', from_task('string_functions'), tasks.check),
   'countdown': ('countdown', from_task('countdown', max_numbers=6, ops='+-*/'),
                 tasks.check),
