@@ -50,7 +50,7 @@ def test_reference_solutions_are_sound(name):
     problem = tasks.example(name, 0, i, split='heldout')
     assert traces.check(problem['solution'], problem) is True, problem
     assert traces.check('1+1=3 ' + problem['solution'], problem) is False
-  assert traces.check('x', {'task': 'sudoku4'}) is None
+  assert traces.check('x', {'task': 'sudoku'}) is None
 
 
 def test_words_in_common():

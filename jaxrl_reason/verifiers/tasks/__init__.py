@@ -29,7 +29,6 @@ from jaxrl_reason.verifiers.tasks import (
   products,
   proposed,
   string_functions,
-  sudoku4,
   word_problems,
 )
 from jaxrl_reason.verifiers.tasks.problem import Example, Task
@@ -58,7 +57,6 @@ TASKS: dict[str, Task] = {
     proposed.TASK,
     proposed.STRINGS,
     string_functions.TASK,
-    sudoku4.TASK,
     word_problems.TASK,
   )
 }

@@ -92,18 +92,3 @@ def generate(
   if steps is None:
     return None
   return problem.make_example(NAME, _show(grid) + '>', steps, _show(full))
-
-
-TASK = problem.Task(
-  name=NAME,
-  generate=generate,
-  check=problem.check_text,
-  knobs=dict(
-    min_holes=3,  # free cells, 1 to 12
-    max_holes=6,
-  ),
-  harder=dict(min_holes=8, max_holes=9),
-  alphabet='1234abcd.=> ' + problem.MARKER,
-  answer_chars='1234 ',
-  kernel='text',
-)
