@@ -13,6 +13,7 @@ from typing import Any
 
 import ml_collections
 
+from jaxrl_reason import trees
 from jaxrl_reason.config.record import Record, kind_of, value_of
 from jaxrl_reason.config.run import Run
 from jaxrl_reason.names import (
@@ -67,6 +68,11 @@ def orders(values: Mapping) -> dict[str, str]:
   for name, own in named.items() if isinstance(named, Mapping) else ():
     out |= {f'named.{name}.{path}': keys for path, keys in orders(own).items()}
   return out
+
+
+def flat(values: Mapping) -> dict[str, Any]:
+  """Returns the values of a config by path, and the `orders` of keys."""
+  return trees.flatten(values) | orders(values)
 
 
 def apply(config: ml_collections.ConfigDict, changes: Iterable[str]) -> None:

@@ -38,7 +38,6 @@ from jaxrl_reason.run.process import (
 )
 from jaxrl_reason.run.process import workdir as workdirs
 from jaxrl_reason.run.records import (
-  config_file,
   evaluation_files,
   events,
   lines,
@@ -170,7 +169,7 @@ def _stages(
     kind = ', of an emergency checkpoint' if near else ''
     say(f'Resuming at step {place.total}{kind}.')
   values = config.json_values()
-  config_file.write(values, workdir, resuming)
+  events.write_config(values, workdir, resuming)
   events.note(workdir, 'start', step=place.total, reached=reached(workdir))
   writer = _writer(values, config.track, workdir, place)
   if resuming:

@@ -15,7 +15,7 @@ from jaxrl_reason import hosts
 from jaxrl_reason.config import Run
 from jaxrl_reason.run import loop, train
 from jaxrl_reason.run.process import compile_log, goodput
-from jaxrl_reason.run.records import config_file, events, journal, lines
+from jaxrl_reason.run.records import events, journal, lines
 from jaxrl_reason.run.records import metrics as metrics_lib
 
 # The recorded end of a diverged run.
@@ -49,7 +49,7 @@ class Telling:
       if not resumed and hosts.is_main():
         lines.move_aside(path)
       values = config.json_values()
-      config_file.write(values, path, resumed)
+      events.write_config(values, path, resumed)
       reached = train.reached(path) if resumed else 0
       events.note(path, 'start', step=place.total, reached=reached)
     self._writers = [

@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import losses, trees
+from jaxrl_reason import losses
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, STAGES, Run, changes, rules
 from jaxrl_reason.data import controllers
@@ -68,7 +68,7 @@ def program_of(config: Run) -> str | None:
     return None
   objective = config.objective
   own, plain = values(config.rl, objective), config.json_values()
-  flat = trees.flatten(plain) | changes.orders(plain)
+  flat = changes.flat(plain)
   flat = {k.replace('/', '.'): x for k, x in flat.items()}
   rest = {
     k: x

@@ -24,7 +24,7 @@ from jaxrl_reason.run.checks import (
   config_checks,
   data_checks,
 )
-from jaxrl_reason.run.records import config_file
+from jaxrl_reason.run.records import events
 from jaxrl_reason.run.rl import turn_settings
 from jaxrl_reason.update import optim
 
@@ -211,7 +211,7 @@ def test_open_sections_keep_the_order_of_their_keys(tmp_path):
   c.named = {'long': {'kind': 'rl', 'rl': {'rewards': parts}}}
   run = config_lib.read(c).changed({'rl.rewards.format.weight': 2.0})
   del run.rl.rewards['format']['weight']
-  config_file.write(run.json_values(), epath.Path(tmp_path), resuming=False)
+  events.write_config(run.json_values(), epath.Path(tmp_path), resuming=False)
   for config in (c, copy.deepcopy(c), c.copy_and_resolve_references(), run):
     got = changes.orders(config.to_dict())
     assert got == want

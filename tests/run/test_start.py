@@ -15,7 +15,6 @@ from jaxrl_reason.checkpoints import origin as origin_lib
 from jaxrl_reason.run import train
 from jaxrl_reason.run.process import identity, workdir
 from jaxrl_reason.run.records import (
-  config_file,
   evaluation_files,
   events,
   lines,
@@ -253,13 +252,13 @@ def test_damaged_samples_and_names_of_trackers_are_left_out(tmp_path, caplog):
 
 @pytest.mark.parametrize('damage', [b'{"seed": 1', b'\xff\xfe', b'[1]', b''])
 def test_a_damaged_config_file_is_written_again(tmp_path, caplog, damage):
-  config, path = tiny_recipe.get_config(), tmp_path / config_file.NAME
+  config, path = tiny_recipe.get_config(), tmp_path / events.CONFIG
   path.write_bytes(damage)
-  config_file.write(values(config), epath.Path(tmp_path), resuming=True)
+  events.write_config(values(config), epath.Path(tmp_path), resuming=True)
   assert f'{path} is damaged' in caplog.text
   caplog.clear()
   config.seed = 3
-  config_file.write(values(config), epath.Path(tmp_path), resuming=True)
+  events.write_config(values(config), epath.Path(tmp_path), resuming=True)
   assert 'config.seed was 0 when this run began and is 3 now' in caplog.text
 
 
@@ -270,7 +269,7 @@ def test_an_order_of_rewards_is_compared(tmp_path, caplog):
   starts = []
   for names in (('format', 'task'), ('task', 'format')):
     config.rl.rewards = {name: parts[name] for name in names}
-    config_file.write(values(config), folder, resuming=bool(starts))
+    events.write_config(values(config), folder, resuming=bool(starts))
     starts.append(identity.of_start(values(config), 'w'))
   assert (
     'config.rl.rewards was format, task when this run began and is task, '

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 
 import jaxrl_reason
-from jaxrl_reason import trees
 from jaxrl_reason.config import changes
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.verifiers.named_code import digest, of_named_code
@@ -81,7 +80,7 @@ def of_start(values: Mapping, workdir) -> dict[str, Any]:
   Args:
     values: of the config (`Record.json_values`).
   """
-  flat = trees.flatten(values) | changes.orders(values)
+  flat = changes.flat(values)
   keys = {f'config.{k.replace("/", ".")}': v for k, v in flat.items()}
   code = {f'the code of {k}': v for k, v in of_named_code(values).items()}
   return (

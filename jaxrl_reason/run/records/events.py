@@ -1,4 +1,4 @@
-"""Starts and ends of a run: `events.jsonl` of its workdir.
+"""Starts and ends of a run: `events.jsonl` and `config.json` of its workdir.
 
   {"event": "start", "time": 1.7e9, "step": 0, "reached": 0}
   {"event": "end", "time": 1.7e9, "how": "finished"}
@@ -6,6 +6,7 @@
 If a start follows a start, the run was killed in between. `reached` is the last
 step with metrics of the previous run, and `step` is the step from which this
 run resumes. Metrics after `step` are removed (`metrics`); this file only grows.
+`config.json` has the config of the last start.
 """
 
 import json
@@ -16,9 +17,10 @@ from etils import epath
 
 from jaxrl_reason import hosts
 from jaxrl_reason.checkpoints import files
+from jaxrl_reason.config import changes
 from jaxrl_reason.reports import metrics_file
 
-NAME = 'events.jsonl'
+NAME, CONFIG = 'events.jsonl', 'config.json'
 
 
 def read(workdir: epath.PathLike) -> list[dict]:
@@ -54,3 +56,45 @@ def note_failure(workdir: epath.Path, error: BaseException) -> None:
     note(workdir, 'end', how=how)
   except OSError as e:
     logging.warning('%s', e)
+
+
+def write_config(values: dict, workdir: epath.Path, resuming: bool) -> None:
+  """Writes the config; warns of each key that differs from the last start.
+
+  A file that cannot be read is replaced: the config of this start is known.
+
+  Args:
+    values: of the config (`Record.json_values`).
+  """
+  if not hosts.is_main():
+    return
+  path = workdir / CONFIG
+  if resuming and path.exists():
+    _warn_of_changes(_before(path), changes.flat(values))
+  files.write_whole(path, json.dumps(values, indent=1))
+
+
+def _before(path: epath.Path) -> dict | None:
+  try:
+    return changes.flat(dict(json.loads(path.read_bytes())))
+  except (ValueError, TypeError, RecursionError) as e:
+    logging.warning(
+      '%s is damaged (%s) and is written again: which keys have changed since '
+      'the last start is not known.',
+      path,
+      f'{e!s:.80}',
+    )
+    return None
+
+
+def _warn_of_changes(before: dict | None, after: dict) -> None:
+  if before is None:
+    return
+  for key in sorted(before.keys() | after.keys()):
+    if before.get(key) != after.get(key):
+      logging.warning(
+        'config.%s was %s when this run began and is %s now.',
+        key.replace('/', '.'),
+        before.get(key),
+        after.get(key),
+      )
