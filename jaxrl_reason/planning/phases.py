@@ -26,10 +26,9 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.planning.model_flops import Costs, passes_of
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rollouts import sampler
-from jaxrl_reason.run import stages, supervised_data
+from jaxrl_reason.run import stages, states, supervised_data
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.rl import (
-  control_state,
   problem_pool,
   programs,
   verdict_settings,
@@ -37,7 +36,6 @@ from jaxrl_reason.run.rl import (
 from jaxrl_reason.run.rl import python_tools as hosted
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.run.rl.generation_settings import generation, sampling_of
-from jaxrl_reason.run.states import Layout
 from jaxrl_reason.update.learner import Learner
 
 SUPERVISED = ('pretrain', 'sft', 'preference', 'reward_model')
@@ -178,7 +176,7 @@ def evaluation(parts: Prepared) -> Phase:
   return Phase(EVALUATE, program, args, state, calls, trips, flops)
 
 
-def _learner(parts: Prepared, name: str) -> tuple[Learner, Layout]:
+def _learner(parts: Prepared, name: str) -> tuple[Learner, states.Layout]:
   """Returns the learner of a stage and the layout of its state."""
   config, model = parts.config, parts.model
   given = parts.problems, parts.tokenizer
@@ -365,7 +363,7 @@ def _host(parts: Prepared) -> list[Phase]:
     args, flops = (*sizes, *args), scored * one + before
     out.append(Phase('score', score, args, state, 1, (), flops))
   of_row = c.prompts * c.samples, len(c.rewards), c.teacher.detail_len
-  reward = jax.eval_shape(lambda: control_state.no_reward(*of_row))
+  reward = jax.eval_shape(lambda: states.no_reward(*of_row))
   reward = _lay(reward, rows)
   greedy = _lay(_of_prompts(reward, c.samples), rows) if best else None
   args = learner, state, _lay(batch, rows)

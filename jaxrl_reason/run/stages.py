@@ -42,7 +42,6 @@ from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.process import goodput
 from jaxrl_reason.run.records import journal
 from jaxrl_reason.run.rl import (
-  control_state,
   hidden_settings,
   problem_pool,
   programs,
@@ -133,7 +132,7 @@ def layout(
     gen = generation(rl, data, learn.model, parts.tokenizer)
     columns = data.prompt_len + rl.hints.room
     flight = _flight(rl, data, learn, parts) if rl.in_flight.batches else None
-    control = control_state.first(rl, columns, learn, gen, mesh, flight)
+    control = states.first_control(rl, columns, learn, gen, mesh, flight)
   return states.Layout(learn, mesh, control)
 
 

@@ -1,4 +1,7 @@
-"""Builds the TrainState of a stage: shapes, shardings and first weights."""
+"""Builds the TrainState of a stage: shapes, shardings, first weights, and the
+memory of the rl stage (`TrainState.control`): that of the chain's parts, and
+that of refill, replay and the queue of batches.
+"""
 
 import functools
 from collections.abc import Callable
@@ -8,14 +11,24 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.base import TrainState
+from jaxrl_reason.base import Prompts, Reward, TrainState, Trajectories
 from jaxrl_reason.checkpoints import other_run, pretrained
+from jaxrl_reason.config import RL
+from jaxrl_reason.data import informed_prompts
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.losses.imitation import REFERENCE
 from jaxrl_reason.models import spec
 from jaxrl_reason.models.adapters import frozen
+from jaxrl_reason.rewards.kernels import reference
+from jaxrl_reason.rollouts import archive, fused, group_arrays, in_flight
+from jaxrl_reason.rollouts.fused import Generation
+from jaxrl_reason.rollouts.views import ANSWER_VIEWS
 from jaxrl_reason.run.prepare import Prepared
-from jaxrl_reason.run.rl import teachers
+from jaxrl_reason.run.process import chips
+from jaxrl_reason.run.rl import sources, teachers
 from jaxrl_reason.update import critics
 from jaxrl_reason.update import learner as learner_lib
+from jaxrl_reason.update.learner import Learner
 
 
 class Layout:
@@ -28,7 +41,7 @@ class Layout:
 
   def __init__(
     self,
-    learner: learner_lib.Learner,
+    learner: Learner,
     mesh: jax.sharding.Mesh,
     control: Callable[[jax.Array], dict | None],
   ):
@@ -123,3 +136,133 @@ def init_params(parts: Prepared, workdir) -> Any:
 
   make = jax.jit(init_params, out_shardings=rest(where))
   return loaded | make(trees.named_key(parts.root, 'init'))
+
+
+def first_control(
+  c: RL,
+  prompt_columns: int,
+  learn: Learner,
+  gen: Generation,
+  mesh: jax.sharding.Mesh,
+  flight: Callable | None = None,
+) -> Callable[[jax.Array], dict | None]:
+  """Returns a function from the steps of the run so far to the memory of the
+  rl stage before its first step.
+
+  Args:
+    flight: makes the memory of groups in flight.
+
+  Raises:
+    ValueError: a replay, a queue of batches or an archive does not fit the
+      device's memory.
+  """
+  kinds, like = sources.kinds_of_rounds(c), None
+  if c.refill_keep or c.replay.rows or c.delay:
+    like = group_shapes(c, prompt_columns, learn, gen)
+
+  def make(total: jax.Array) -> dict | None:
+    control = learn.chain.init(total)
+    for kind in kinds:
+      if like is not None and (memory := kind.memory(like)) is not None:
+        control[kind.name] = memory
+    if flight is not None:
+      control[in_flight.NAME] = flight()
+    return control or None
+
+  memories = jax.eval_shape(make, jnp.int32(0)) or {}
+  for kind, n, name in (
+    (
+      'replay',
+      c.replay.capacity,
+      f'rl.replay.capacity={c.replay.capacity} groups',
+    ),
+    ('delay', c.delay * c.prompts, f'rl.staleness={c.staleness} batches'),
+    (
+      in_flight.NAME,
+      c.prompts // c.in_flight.pieces,
+      f'rl.in_flight.batches={c.in_flight.batches} batches',
+    ),
+  ):
+    if kind in memories:
+      shards = sharding.row_shards(mesh)
+      shards = 1 if n % shards else shards
+      size = trees.n_bytes(memories[kind]) // shards
+      _refuse_too_large(name, size, mesh)
+  if archive.CONTROL in memories:
+    kept = memories[archive.CONTROL]
+    n = kept['length'].shape[0]
+    name = f'rl.archive={c.archive} solutions of {n} problems'
+    _refuse_too_large(name, trees.n_bytes(kept), mesh)
+  return make
+
+
+def group_shapes(
+  c: RL, prompt_columns: int, learn: Learner, gen: Generation
+) -> Trajectories:
+  """Returns the shapes of a step's groups [B,...], by the configuration."""
+  b, n = c.prompts, c.prompts * c.samples
+  sizes = len(c.rewards), c.teacher.detail_len
+
+  def make(params, key):
+    tokens = jnp.zeros((b, prompt_columns), jnp.int32)
+    ids = jnp.zeros(b, jnp.int32)
+    asked = Prompts(tokens, tokens > 0, ids, {})
+    if c.hints.learn:
+      asked = asked.replace(forced=tokens > 0)
+    again = c.hints.room and c.hints.when == 'failed'
+    if again or c.demos_prompt:
+      asked = asked.replace(train_tokens=tokens, train_valid=tokens > 0)
+    if c.hints.room or c.demos_prompt:
+      asked = asked.replace(is_hinted=ids > 0)
+    if 'pass_rate' in learn.needs:
+      asked = asked.replace(pass_rate=jnp.zeros(b))
+    if c.teacher.prompt:
+      own = jnp.zeros((b, c.teacher.prompt_len), jnp.int32)
+      depends = informed_prompts.fields(c.teacher.prompt)
+      valid = own.astype(jnp.int8) if depends else own > 0
+      asked = asked.replace(teacher_tokens=own, teacher_valid=valid)
+    if gen.demos:
+      demo = jnp.zeros((b, gen.max_new), jnp.int32)
+      asked = asked.replace(demo=demo, demo_length=ids)
+    stop = jnp.zeros(1, jnp.int32)
+    out = fused.complete(
+      gen, params, asked, key, jnp.int32(0), Sampling.fixed(), stop
+    )
+    if c.demos and not gen.demos:
+      out = out.replace(is_demo=out.truncated)
+    if learn.objective.likelihood_on(REFERENCE):
+      answers = jnp.zeros((n, reference.columns(gen.max_new)), jnp.int32)
+      out = out.replace(views=dict(zip(ANSWER_VIEWS, (answers, answers > 0))))
+    return group_arrays.of(
+      Trajectories(
+        asked,
+        out,
+        no_reward(n, *sizes),
+        no_reward(b, *sizes) if 'greedy_reward' in learn.needs else None,
+      )
+    )
+
+  params = spec.abstract(learn.model.specs)
+  return jax.eval_shape(make, params, jax.eval_shape(lambda: jax.random.key(0)))
+
+
+def no_reward(n: int, parts: int, detail_len: int) -> Reward:
+  """Returns rewards of n rows with the shapes of a run's.
+
+  Args:
+    detail_len: M, tokens of a message of the verifier; 0: there are none.
+  """
+  ids = jnp.zeros(n, jnp.int32)
+  detail = jnp.zeros((n, detail_len), jnp.int32) if detail_len else None
+  own = jnp.zeros(n), jnp.zeros((n, parts)), ids > 0, ids
+  return Reward(*own, detail)
+
+
+def _refuse_too_large(name: str, size: int, mesh: jax.sharding.Mesh) -> None:
+  """Refuses arrays of `size` bytes that exceed a device's memory."""
+  room = chips.memory(mesh.devices.flat[0])
+  if room is not None and size >= room:
+    raise ValueError(
+      f'{name} take {size / 2**30:.1f} GiB of '
+      f'each device, which has {room / 2**30:.1f} GiB: lower it'
+    )
