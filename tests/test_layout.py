@@ -95,7 +95,7 @@ def test_file_names_of_rooms_differ():
   """A device kernel or environment and its twin in Python may share a name."""
   names = [p.name for p in PACKAGE.rglob('*.py') if p.stem != '__init__']
   twice = {name for name in names if names.count(name) > 1}
-  assert twice <= {'calculator.py', 'countdown.py', 'numbers.py'}
+  assert twice <= {'calculator.py', 'countdown.py'}
 
 
 def test_the_top_level_is_small():

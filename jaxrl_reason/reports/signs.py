@@ -22,7 +22,7 @@ SHORT = 16  # least characters for the test of short texts
 # Names of reward parts that judge whether the answer is correct.
 CORRECT = re.compile(
   r'answer|correct|accura|verif|task|host|math|number|integer|exact|normalized|'
-  r'equal|countdown|subsequence|code|sql|gym|instructions|tool_calls$|judge|'
+  r'equal|countdown|code|sql|gym|instructions|tool_calls$|judge|'
   r'rubric|verdict'
 )
 RUN = 4  # words of a sequence, or characters of a short text

@@ -5,8 +5,9 @@
   jr.verifiers.math.verify(r'The answer is \\boxed{0.5}.', '1/2')   # True
   jr.verifiers.code.run_tests('def f(x): return x', ['assert f(1) == 1'])
   jr.verifiers.text.exact('Paris', {'answer': 'Paris'}).score      # 1.0
-  problem = jr.verifiers.tasks.example('lis', seed=0, index=0, split='train')
-  jr.verifiers.tasks.check(problem['solution'], problem)           # 1.0
+  tasks = jr.verifiers.tasks
+  problem = tasks.example('countdown', seed=0, index=0, split='train')
+  tasks.check(problem['solution'], problem)                        # 1.0
 
 A module is imported when it is first used. docs/verifiers.md describes them.
 """

@@ -34,7 +34,6 @@ CUT = {
   'text': {'answer': '11'},
   'format': {'task': 'arithmetic'},
   'countdown': {'meta': {'numbers': [1], 'target': 1, 'use': 'all'}},
-  'subsequence': {'meta': {'numbers': [1]}},
 }
 CHARS = '0123456789+-*/() #.,abcKN\x00\n\u00e9'
 
@@ -130,7 +129,6 @@ CASES = {
   'countdown': ('countdown', from_task('countdown', max_numbers=6, ops='+-*/'),
                 tasks.check),
   'expressions': ('countdown', random_countdown, tasks.check),
-  'lis': ('subsequence', from_task('lis', max_value=9), tasks.check),
   'format': ('format', from_task('arithmetic'), tasks.check_format),
   'format_countdown': ('format', from_task('countdown'), tasks.check_format),
 }  # fmt: skip
@@ -208,8 +206,6 @@ def test_every_task_with_a_kernel_can_be_encoded():
     ('integer', {'answer': '123456'}, {'max_digits': 5}, 'max_digits'),
     ('integer', {'answer': '1.5'}, {}, '1.5'),
     ('text', {'answer': 'abcdef'}, {'max_bytes': 5}, 'max_bytes'),
-    ('subsequence', {'meta': {'numbers': [1, 2, 3]}}, {'max_numbers': 2},
-     'max_numbers'),
     ('countdown', {'meta': {'numbers': [1, 2, 3], 'target': 3, 'use': 'all'}},
      {'max_numbers': 2}, 'max_numbers'),
     ('countdown', {'meta': {'numbers': [1], 'target': 10**4, 'use': 'all'}},

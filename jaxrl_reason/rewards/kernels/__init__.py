@@ -24,7 +24,6 @@ from jaxrl_reason.rewards.kernels import (
   novelty,
   reference,
   stated,
-  subsequence,
 )
 from jaxrl_reason.rewards.kernels.token_bytes import to_bytes, token_bytes_table
 
@@ -60,7 +59,6 @@ KERNELS: dict[str, Kernel] = {
   'integer': Kernel(final.score_integer, final.encode_integer),
   'text': Kernel(final.score_text, final.encode_text),
   'countdown': Kernel(countdown.score, countdown.encode),
-  'subsequence': Kernel(subsequence.score, subsequence.encode),
   'format': Kernel(final.score_format, final.encode_format),
   'self_certainty': _free(label_free.self_certainty, 'uniform_kl'),
   'neg_entropy': _free(label_free.neg_entropy, 'entropy'),

@@ -25,12 +25,40 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import trees
-from jaxrl_reason.rewards.kernels import final, numbers, token_bytes
+from jaxrl_reason.rewards.kernels import final, token_bytes
 from jaxrl_reason.verifiers.tasks import countdown, problem
 
 PRIMES = (65521, 65519, 65497, 65479, 65449, 65447, 65437, 65423, 65419, 65413)
 MAX_VALUE = 10**problem.MAX_DIGITS - 1
 _NUMBER = ord('0')  # the kind of a number token; others are their own byte
+
+
+def _shift(x: jax.Array, by: int) -> jax.Array:
+  """Shifts columns, x[:, i - by], zero outside."""
+  pad = ((0, 0), (max(by, 0), max(-by, 0)))
+  x = jnp.pad(x, pad)
+  return x[:, : x.shape[1] - by] if by >= 0 else x[:, -by:]
+
+
+def _ends(digit: jax.Array, text: jax.Array):
+  """Returns the ends of digit runs, the numbers that end there, and whether a
+  run is too long: bool, i32, bool, all [N,W].
+  """
+  run, place, value = digit, 1, jnp.zeros(text.shape, jnp.int32)
+  for back in range(problem.MAX_DIGITS):
+    d = _shift(text, back).astype(jnp.int32) - ord('0')
+    value += jnp.where(run, place * d, 0)
+    place *= 10
+    run &= _shift(digit, back + 1)
+  return digit & ~_shift(digit, -1), value, run
+
+
+def _nth(flags: jax.Array, n: int) -> jax.Array:
+  """Finds the positions of the first n flags, i32[N,n]; W where there are
+  fewer.
+  """
+  count = jnp.cumsum(flags, axis=1)  # [N,W]
+  return (count[:, None, :] <= jnp.arange(n)[:, None]).sum(-1)
 
 
 def n_primes(max_numbers: int) -> int:
@@ -78,12 +106,12 @@ def _tokenize(text, length, n_numbers, size) -> _Tokens:
   symbols = np.frombuffer(b'+-*/()', np.uint8)
   symbol = inside & (text[..., None] == symbols).any(-1)
   legal = digit | symbol | (text == ord(' ')) | ~inside
-  end, value, too_long = numbers.ends(digit, text)
+  end, value, too_long = _ends(digit, text)
   token = end | symbol
   n_tokens = token.sum(1)
   fits = counts & legal.all(1) & ~too_long.any(1)
   fits &= n_tokens <= countdown.max_tokens(n_numbers)
-  where = jnp.minimum(numbers.nth(token, size), text.shape[1] - 1)  # [N,T]
+  where = jnp.minimum(_nth(token, size), text.shape[1] - 1)  # [N,T]
   kind = jnp.where(end, _NUMBER, text.astype(jnp.int32))
   kind = jnp.take_along_axis(kind, where, axis=1)
   value = jnp.take_along_axis(value, where, axis=1)
@@ -104,8 +132,8 @@ def _is_grammatical(kind: jax.Array) -> jax.Array:
   # An operator, ')' or the end follows the end of an operand. The beginning of
   # an operand follows any other token. After the end (kind 0) nothing is
   # checked.
-  after_end = numbers.shift(ends, 1)
-  after_stop = numbers.shift(kind == 0, 1)
+  after_end = _shift(ends, 1)
+  after_stop = _shift(kind == 0, 1)
   fine = jnp.where(after_end, ~begins, begins) | after_stop
   depth = jnp.cumsum(opens.astype(jnp.int32) - closes, axis=1)
   balanced = (depth >= 0).all(1) & (depth[:, -1] == 0)
