@@ -28,7 +28,7 @@ def check(c: RL) -> None:
     rules.refuse(replay_rules, c)
   if c.hints.room:
     rules.refuse(hint_rules, c)
-  if c.shaping != sections.Shaping():
+  if c.shaping != RL.shaping:
     rules.refuse(shaping_rules, c)
   if c.archive:
     rules.refuse(archive_rules, c)
