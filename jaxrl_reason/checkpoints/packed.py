@@ -69,7 +69,8 @@ class Fp8:
   """A weight [..., out, in] and its scales, as if it were bfloat16."""
 
   values: np.ndarray  # f8e4m3 [..., out, in], mapped from the file
-  # Slice of [..., out / 128, in / 128], or of one number of any shape.
+  # Slice of [..., out / 128, in / 128], of [..., 1, 1] for a scale of each
+  # expert, or of one number of any shape.
   scales: Any
 
   def get_shape(self) -> list[int]:
@@ -85,7 +86,8 @@ class Fp8:
     scales = np.asarray(self.scales[...], np.float32)
     if scales.size > 1:
       rows, columns = (
-        np.arange(n)[w] // TILE for n, w in zip(shape[-2:], where[-2:])
+        np.minimum(np.arange(n)[w] // TILE, tiles - 1)
+        for n, w, tiles in zip(shape[-2:], where[-2:], scales.shape[-2:])
       )
       scales = scales[where[:-2]][..., rows[:, None], columns]
     else:
@@ -119,10 +121,11 @@ def unpacked(folder: pathlib.Path, slices: dict, home: dict) -> dict:
       raise ValueError(f'{folder}: {name} scales no tensor of F8_E4M3')
     shape, found = slices[whole].get_shape(), list(scales.get_shape())
     tiles = [*shape[:-2], *(math.ceil(n / TILE) for n in shape[-2:])]
-    if math.prod(found) != 1 and found != tiles:
+    of_experts = [*shape[:-2], 1, 1]
+    if math.prod(found) != 1 and found not in (tiles, of_experts):
       raise ValueError(
         f'{folder}: {whole} is {tuple(shape)} and its scales {tuple(found)}: '
-        f'one for each tile of {TILE} by {TILE}, or one for all, is read'
+        f'one for each tile of {TILE}, for each expert, or for all, is read'
       )
     out[whole] = Fp8(_mapped(folder / home[whole], whole), scales)
     out.pop(whole.removesuffix('.weight') + OF_INPUTS, None)

@@ -187,11 +187,13 @@ def test_fp8_is_widened_tile_by_tile(kind, tmp_path):
     np.index_exp[0:2, 5:199, 127:129],
   ],
 )
-def test_fp8_of_all_experts_is_sliced_with_its_scales(where):
+@pytest.mark.parametrize('tiles', [(2, 2), (1, 1)])
+def test_fp8_of_all_experts_is_sliced_with_its_scales(where, tiles):
   rng = np.random.default_rng(0)
   values = rng.normal(size=(3, 200, 140)).astype(jnp.float8_e4m3fn)
-  scales = rng.uniform(size=(3, 2, 2)).astype('f4')
-  wide = scales.repeat(128, 1).repeat(128, 2)[:, :200, :140]
+  scales = rng.uniform(size=(3, *tiles)).astype('f4')
+  each = [-(-n // t) if t == 1 else 128 for n, t in zip((200, 140), tiles)]
+  wide = scales.repeat(each[0], 1).repeat(each[1], 2)[:, :200, :140]
   want = (values.astype('f4') * wide).astype(jnp.bfloat16)
   got = packing.Fp8(values, scales)[where]
   np.testing.assert_array_equal(got, want[where])
