@@ -7,17 +7,18 @@ https://arxiv.org/abs/2509.04259 finds that RL forgets less of earlier tasks
 than supervised learning that gains as much on a new task, because samples of
 the policy keep it near the weights that it began with. Of several ways to learn
 the new task, the one with the smallest KL divergence to these weights, on the
-new task, forgets least. The warm start knows two tasks of other kinds (sorting
-and string functions), and chains of one to three operations. The new task has
-chains of four operations. Every setting takes 150 updates of 256 rows:
+new task, forgets least. The warm start knows two tasks of other kinds
+(countdown with two numbers, and string functions), and chains of one to three
+operations. The new task has chains of four operations. Every setting takes 150
+updates of 256 rows:
 
   rl    DAPO
   gold  supervised learning of worked solutions, with RL's learning rate
   own   DAPO's loss on correct samples alone, which are imitated
 
-`old/pass@1` is the mean accuracy on sorting and string functions. `kl_base` is
-the KL divergence of a run to its warm start, in nats per token, of 8 samples of
-128 held-out chains of four. The seeds differ from those of `composition.py`,
+`old/pass@1` is the mean accuracy on countdown and string functions. `kl_base`
+is the KL divergence of a run to its warm start, in nats per token, of 8 samples
+of 128 held-out chains of four. The seeds differ from those of `composition.py`,
 because its result suggested the present form of this study.
 
 This form of the study has not been run yet. In an earlier form, the earlier
@@ -46,8 +47,9 @@ from jaxrl_reason.studies.verdicts import Claim, Criterion
 KNOWN, TRAINED = ('chain1', 'chain2', 'chain3'), 'chain4'
 NEW, OLD, KL = f'eval/heldout/{TRAINED}/pass@1', 'old/pass@1', 'kl_base'
 OTHER = {
-  'sorting': dict(
-    name='sorting', knobs=dict(min_length=3, max_length=4, max_value=9)
+  'countdown': dict(
+    name='countdown',
+    knobs=dict(min_numbers=2, max_numbers=2, max_number=30, max_target=60),
   ),
   'functions': dict(
     name='string_functions', knobs=dict(min_functions=1, max_functions=2)
