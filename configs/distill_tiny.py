@@ -56,10 +56,10 @@ At equal CPU seconds no variant is ahead of `grpo`. A step of `grpo` takes 1.10
 CPU seconds (`perf/cpu_s`; 1.09 to 1.11 in three intervals of 5 steps), a step
 of `student` 1.88 (1.76 to 2.01 in four intervals), and a step of `jsd` 1.82
 (one interval), because a teacher with four times the parameters scores every
-completion. They were measured once, in short runs with a teacher after 50 steps
-of its training. pass@1 at equal seconds is read from the table above, on
-straight lines between evaluations. Difference to grpo of the same seed; +- is
-half of the 95 % t interval of three seeds:
+completion. These seconds were measured once, in short runs with a teacher after
+50 steps of its training. pass@1 at equal seconds is interpolated linearly
+between the evaluations of the table above. The next table has its difference to
+`grpo` of the same seed; +- is half of the 95 % t interval of three seeds:
 
   CPU seconds of rl           28      55      83      110
   steps of grpo               25      50      75      100

@@ -284,7 +284,7 @@ class Outcomes:
   answer_id: jax.Array | None = None  # i32 [N]
   is_demo: jax.Array | None = None  # bool [N], a reference solution
   is_hinted: jax.Array | None = None  # bool [N], began with a hint
-  is_excluded: jax.Array | None = None  # bool [N], in no statistic
+  is_excluded: jax.Array | None = None  # bool [N], not in statistics
 
   @property
   def own(self) -> jax.Array:

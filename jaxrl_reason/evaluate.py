@@ -47,7 +47,7 @@ def parser() -> command.Parser:
   p.number('--step_tokens', 0, 'of a step at most, of a search')
   p.text('--step_end', '', 'a token that also ends a step, of a search')
   p.text(
-    '--leaf', 'judge', 'value of leaves: judge, verifier or verifier_at_end'
+    '--leaf', 'judge', 'value in a search: judge, verifier or verifier_at_end'
   )
   p.number('--max_new', 0, "tokens of a completion; 0: the run's, or 512")
   p.number('--chunk', 0, "tokens of a completion's chunk; 0: the run's")

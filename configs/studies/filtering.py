@@ -15,16 +15,17 @@ all five lengths, with fewer sampled tokens than `plain` needs for it. The best
 value is that of the run of the same seed. It is the largest of 30 evaluations,
 so noise of the evaluations raises it, which favours `plain`.
 
-The control `random` drops groups whatever their rewards: a group remains with
-probability 0.43, so that a step needs 2.8 rounds. `band` needed as many in the
-earlier form of this study, by its tokens.
+The control `random` drops groups whatever their rewards. A group remains with
+probability 0.43, so that a step needs 2.8 rounds. In the earlier form of this
+study, `band` needed as many rounds, computed from its tokens.
 
 This form of the study has not been run yet. An earlier form had no `random`,
 and its target was a pass@1 of 0.85. The settings `plain`, `band` and
 `dead_groups` were the same.
 
-Result (5 seeds, each with a warm start of its own, 128 problems x 4 of each
-length; ± is half of the 95 % t interval; p corrected for 4 criteria).
+Result of the earlier form (5 seeds, each with a warm start of its own, 128
+problems x 4 of each length; ± is half of the 95 % t interval; p corrected for 4
+criteria).
 
                pass@1         minus `plain`   to 0.85  steps  thousand tokens
   before       0.638 ± 0.023

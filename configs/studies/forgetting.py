@@ -21,11 +21,11 @@ is the KL divergence of a run to its warm start, in nats per token, of 8 samples
 of 128 held-out chains of four. The seeds differ from those of `composition.py`,
 because its result suggested the present form of this study.
 
-This form of the study has not been run yet. In an earlier form, the earlier
-tasks were the chains of one to three operations alone, and there was no KL
-divergence.
+This form of the study has not been run yet. In its first form, the old tasks
+were only the chains of one to three operations, and the KL divergence was not
+measured.
 
-Result of the earlier form (5 seeds, 15 CPU minutes; the claims were written
+Result of the first form (5 seeds, 15 CPU minutes; the claims were written
 before the run): RL and supervised learning learn the new task equally well
 (holds, p 0.001). The study could not decide whether any setting forgets, or
 forgets less than another one:

@@ -40,9 +40,9 @@ difference. `eksft` is worse (p 0.006 and 0.001), and its greedy pass@1 falls to
 0.263 ± 0.073. Half of the tokens of a solution are certain, such as spaces. So
 the tokens that `eksft` leaves out are up to 0.8 of all results, beginning with
 the results that the policy has not learned. The terms that EKSFT computes on
-these tokens (`sft.entropy_coef`, `sft.kl_coef`) were not tried, and neither
-were the blocks and sequences of PEAR (`sft.block`). Its weights were clipped to
-0.1 to 10, now to exp(-10) to exp(5).
+these tokens (`sft.entropy_coef`, `sft.kl_coef`) were not tried. The variants of
+PEAR with blocks and sequences (`sft.block`) were not tried either. The weights
+of PEAR were clipped to 0.1 to 10. They are now clipped to exp(-10) to exp(5).
 
 The study takes 11 CPU minutes on a shared AMD EPYC.
 """

@@ -69,8 +69,8 @@ class Fp8:
   """A weight [..., out, in] and its scales, as if it were bfloat16."""
 
   values: np.ndarray  # f8e4m3 [..., out, in], mapped from the file
-  # Slice of [..., out / 128, in / 128], of [..., 1, 1] for a scale of each
-  # expert, or of one number of any shape.
+  # Slice of scales: [..., out / 128, in / 128], one for each expert
+  # [..., 1, 1], or one number of any shape.
   scales: Any
 
   def get_shape(self) -> list[int]:
@@ -125,7 +125,7 @@ def unpacked(folder: pathlib.Path, slices: dict, home: dict) -> dict:
     if math.prod(found) != 1 and found not in (tiles, of_experts):
       raise ValueError(
         f'{folder}: {whole} is {tuple(shape)} and its scales {tuple(found)}: '
-        f'one for each tile of {TILE}, for each expert, or for all, is read'
+        f'allowed is one for each tile of {TILE}, for each expert, or for all'
       )
     out[whole] = Fp8(_mapped(folder / home[whole], whole), scales)
     out.pop(whole.removesuffix('.weight') + OF_INPUTS, None)

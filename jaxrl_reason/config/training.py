@@ -81,7 +81,7 @@ class Supervised(Training):
   # probability of the token, without gradient
   # (https://arxiv.org/abs/2508.05629). psft: minus its ratio to the policy
   # before the updates of the batch, clipped (https://arxiv.org/abs/2508.17784).
-  # eksft: sft without the tokens of `left_out`, which have losses of their own
+  # eksft: sft without the two sets of tokens of `left_out`, plus a term of each
   # (https://arxiv.org/abs/2605.29303). pear: sft weighted by the ratio of the
   # policy to the model that wrote the data, over the later tokens
   # (https://arxiv.org/abs/2602.01058). topk: a divergence from the stored
@@ -89,14 +89,15 @@ class Supervised(Training):
   loss: str = 'sft'
   minibatches: Count = 1  # updates per batch of rows; psft only, at least 2
   clip_high: Amount = 0.28  # the ratio is at most 1 + this; psft only
-  # Share of the tokens with the highest entropy, and of those with the highest
-  # KL divergence from the policy at the start, that are left out; eksft only.
+  # Share of the tokens in each of two sets that are left out: those with the
+  # highest entropy, and those with the highest KL divergence from the policy at
+  # the start; eksft only.
   left_out: Share = 0.2
-  # Weight of the mean entropy of the first of these tokens, per nat, which is
-  # raised; eksft only. The published 0.05 is per log V nats, V = 151,936.
+  # Weight per nat of the mean entropy of the first set, which the loss raises;
+  # eksft only. The default is the published 0.05 / log V, V = 151,936.
   entropy_coef: Amount = 0.0042
-  # Weight of the mean KL divergence of the second of these tokens, per nat,
-  # which is lowered; eksft only.
+  # Weight per nat of the mean KL divergence of the second set, which the loss
+  # lowers; eksft only.
   kl_coef: Amount = 0.05
   # Field of a row of the data with weights of the solution's tokens: a number,
   # or a list with a number for each token; sft only. '': all weights are 1.
@@ -105,8 +106,9 @@ class Supervised(Training):
   # and the stop token, of the model that wrote them; pear only.
   behaviour: str = ''
   gamma: Nucleus = 0.999  # factor of the weight for each later token; pear only
-  # Tokens with the same weight; 0: all tokens of a solution, without `gamma`.
-  block: CountOrNone = 1  # pear only
+  # Number of consecutive tokens with the same weight. 0: all tokens of a
+  # solution, without `gamma`. pear only.
+  block: CountOrNone = 1
   # Answers of a teacher in place of the solutions of the data: a file of
   # `jaxrl evaluate --top_logprobs=K`, or its folder.
   teacher: str = ''

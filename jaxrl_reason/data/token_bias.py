@@ -35,7 +35,7 @@ def make(
 
 
 def encoded(text: str, tokenizer: Any, key: str) -> list[int]:
-  """Returns the tokens of a text that a setting has.
+  """Encodes the text of a setting.
 
   Raises:
     ValueError: names the key; the tokenizer cannot encode the text.

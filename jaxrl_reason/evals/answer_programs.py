@@ -66,7 +66,8 @@ def make_generate(
     power: of the distribution; `cell_settings` refuses it with `forced` and
       `chunks`.
     search: chooses the steps of completions by `verifier`, or by `judge` if
-      that is None; refused in the same way, and with `power`.
+      `verifier` is None. `cell_settings` refuses it with `forced`, `chunks` and
+      `power`.
     top: number of likeliest tokens of the policy itself, at every token, that
       the views TOP have; 0: no such views.
     verifier: `leaf_verifiers.LeafVerifier.of`, for the search alone.

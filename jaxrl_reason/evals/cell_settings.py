@@ -275,8 +275,8 @@ def _search(o: Options, max_new: int, chunks: dict) -> dict[str, Any]:
 
 
 def _leaf(o: Options, suite: Suite) -> dict[str, str]:
-  """Returns the value of leaves by a verifier; {}: by the judge, as in files of
-  older versions.
+  """Returns the setting `leaf` of a search by a verifier. It is {} for a search
+  by the judge, as in files of older versions.
 
   Raises:
     ValueError: there is no search, or no verifier inside the program.
@@ -285,7 +285,7 @@ def _leaf(o: Options, suite: Suite) -> dict[str, str]:
     return {}
   if not o.simulations:
     raise ValueError(
-      f'--leaf={o.leaf} is the value of a search: set --simulations, '
+      f'--leaf={o.leaf} is the value function of a search: set --simulations, '
       '--candidates and --step_tokens'
     )
   leaf_verifiers.kernel_of(suite, o.leaf)

@@ -6,8 +6,8 @@
   evaluate --leaf=verifier_at_end   the verifier's score of completions that
                                     have ended, and 0 of others
 
-The search is compiled, so only tasks with a device kernel have such a value.
-The kernel reads the correct answer: the results are no accuracy of the policy.
+The search is compiled, so the verifier must be a device kernel. The kernel
+reads the correct answer, so the accuracy is not that of the policy.
 """
 
 import dataclasses

@@ -178,8 +178,8 @@ def over_updates(
     trained: bool [..], whether an update has a token with a gradient.
     sampled: bool [..], whether it has a token that the policy sampled: the mean
       of the metrics OF_SAMPLED is over these updates. None: as `trained`.
-    weights: [..] each, weights of the updates by the name of a metric whose
-      mean is weighted.
+    weights: weights of the updates, [..] each, for metrics with a weighted
+      mean, by the name of the metric.
   """
   sampled = trained if sampled is None else sampled
 

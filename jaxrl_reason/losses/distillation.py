@@ -245,8 +245,8 @@ class Distill(Part):
     coef: weight per nat.
     beta, top_k, top_of: of `divergence`.
     max: clamp per token, in nats, of an estimate.
-    on: name of the part of `Objective.select` whose tokens it is a loss of; '':
-      all tokens.
+    on: name of the part of `Objective.select` that chooses the tokens of this
+      loss; '': all tokens.
   """
 
   kind: str = 'reverse'

@@ -276,8 +276,8 @@ class OnlySelected(Weight):
 
 @dataclasses.dataclass(frozen=True)
 class LeftOut(Weight):
-  """Trains on the tokens that no part of these names in `Objective.select`
-  chose.
+  """Trains on the tokens that are chosen by none of the parts `chosen` of
+  `Objective.select`.
   """
 
   chosen: tuple[str, ...] = ()

@@ -40,9 +40,9 @@ from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts.draw import NONE, Draw
 
 GENERATED = 'generated'  # of a Rollout's views
-# What the judge of a candidate reads: the beginning that ends with it; the
-# beginning and a sampled rest of the completion; or only completions that have
-# ended, while the value of others is 0.
+# Input of the judge of a candidate. BEGINNING: the beginning that ends with the
+# candidate. CONTINUED: this beginning and a sampled rest of the completion.
+# ENDED: completions that have ended; the value of others is 0.
 BEGINNING, CONTINUED, ENDED = 'beginning', 'continued', 'ended'
 
 
@@ -55,8 +55,8 @@ class Search:
     candidates: K, candidates for the next step of a node; at most S.
     tokens: largest number of tokens of a step.
     ends: tokens that also end a step.
-    leaf: BEGINNING, or for judges of whole completions only, CONTINUED or
-      ENDED.
+    leaf: input of the judge: BEGINNING, CONTINUED or ENDED. The last two are
+      for judges that score only whole completions.
   """
 
   simulations: int

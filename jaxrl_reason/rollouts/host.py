@@ -145,7 +145,7 @@ class HostSource:
     others: a reward reads the other completions of the problem, as
       example['others'].
     details: converts messages of verifiers to tokens; None: nothing reads them.
-    weight: of an environment's rewards, which have it.
+    weight: factor that the rewards of an environment already have.
   """
 
   generate: Callable[..., Rollout]
@@ -323,8 +323,8 @@ class HostSource:
   def _reward(
     self, verdicts: Sequence[Verdict], out: Rollout | None = None
   ) -> Reward:
-    """Converts verdicts to arrays, with an environment's reward, without its
-    weight, as the last part.
+    """Converts verdicts to arrays. The last part is the reward of an
+    environment, without its weight.
 
     Args:
       out: the completions; None: of reference solutions.

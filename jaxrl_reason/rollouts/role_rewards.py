@@ -27,8 +27,8 @@ class RoleRewards(Part):
     decay: decay of a baseline per reward; 0: there are no baselines.
     by_turn: a role is a link of a chain, and its reward is that of its turn;
       rows have no role.
-    first: number of rows at the start that have role 0, and the others have
-      role 1. 0: the rows i, i + roles, ... have the i-th role.
+    first: number of rows at the start that have role 0; all other rows have
+      role 1. If it is 0, the rows i, i + roles, ... have role i.
     marks: set `Batch.role`, for losses of roles (`rl.roles`).
   """
 
@@ -72,7 +72,7 @@ class RoleRewards(Part):
     return ok & jnp.any(batch.mask, axis=1) if self.players else ok
 
   def _above_baselines(self, memory: jax.Array, batch: Batch, role):
-    """Returns the next baselines, and the batch with rewards minus theirs."""
+    """Subtracts baselines from the rewards, and updates the baselines."""
     reward = batch.episode.reward if self.by_turn else batch.reward[:, None]
     role = jnp.arange(len(self.roles)) if self.by_turn else role[:, None]
     known = jnp.where(self._counts(batch)[:, None], reward, jnp.nan)

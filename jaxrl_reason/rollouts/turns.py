@@ -288,12 +288,12 @@ def _played(play: Play, state: State, bounds: Sequence[int]) -> State:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Judged:
-  """Computes the rewards of episodes: kernels on the policy's text, and as the
-  last part the environment's rewards without their weight, summed over turns.
+  """Computes the rewards of episodes by kernels on the policy's text. The last
+  part is the environment's rewards, summed over turns, without their weight.
 
   Attributes:
     reward_fn: as in `fused.FusedSource`; None uses the environment alone.
-    weight: of the environment's rewards, which have it.
+    weight: factor that the rewards of the environment already have.
   """
 
   reward_fn: Callable[..., Reward] | None

@@ -247,7 +247,7 @@ def group_shapes(
 
 
 def no_reward(n: int, parts: int, detail_len: int) -> Reward:
-  """Returns rewards of n rows with the shapes of a run's.
+  """Returns rewards of 0 for n rows, with the shapes of a run.
 
   Args:
     detail_len: M, tokens of a message of the verifier; 0: there are none.

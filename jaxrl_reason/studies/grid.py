@@ -65,8 +65,9 @@ class Study:
       noise.
     against: the setting that others are compared with; '': the first.
     shown: final metrics in the table.
-    target: (metric, value): the table has the steps and tokens to reach it. The
-      name of a setting as value is the best value of its run of the same seed.
+    target: (metric, value): the table has the steps and tokens to reach it. If
+      the value is the name of a setting, the target is the best value of the
+      run of this setting with the same seed.
     at_once: most cells in one program.
     warm: 'each': every seed has a warm start of its own; 'shared': all seeds
       begin with that of the first.

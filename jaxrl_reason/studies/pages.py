@@ -33,8 +33,8 @@ def table(found: Found) -> str:
     '',
     *_finals(found),
     '',
-    f'until {metric} is {target}; a run that does not come there counts with '
-    'all its steps in means and effects, and as more than these in criteria',
+    f'until {metric} is {target}; a run that does not reach it counts with '
+    'all its steps in means and effects, and with more than these in criteria',
     '',
     *_targets(found),
     '',

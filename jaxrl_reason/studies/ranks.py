@@ -1,6 +1,6 @@
-"""Tests which of two groups of runs needs less to come to a target, by ranks.
+"""Tests which of two groups of runs needs less to reach a target, by ranks.
 
-A run that does not come there costs more than its number (it is censored), so
+A run that does not reach it costs more than its number (it is censored), so
 its order relative to some runs is unknown. Gehan's statistic counts, over all
 pairs of runs, which one costs more, where that is known. Without censored runs
 it is that of Mann and Whitney. Its probability is that of the permutations of

@@ -41,9 +41,9 @@ class Told:
       `start/<metric>` and the gain as `gain/<metric>`.
     first: first value of every metric: evaluations before step 1; slopes,
       leads, gains and the KL divergence are 0.
-    reached: whether the run comes to the target. `last` has the steps and
-      tokens until then, as `target/steps` and `target/tokens`; if it does not
-      come there, those of the whole run, which are fewer than it would take.
+    reached: whether the run reaches the target. `last` has the steps and tokens
+      until then, as `target/steps` and `target/tokens`. If the run does not
+      reach the target, they are those of the whole run, which are too few.
     before, after: split -> [(k, pass@k, error over problems)].
     fits: law -> fitted parameters.
   """

@@ -3,7 +3,7 @@
 A criterion bounds an effect. Effects are taken seed by seed and tested with
 Student's t, one-sided at 0.025 (an interval of 95 % that excludes the bound).
 Costs to a target (`target/...`) are tested by ranks, because some runs do not
-come there (`ranks.py`). Holm's method corrects for the number of criteria of
+reach it (`ranks.py`). Holm's method corrects for the number of criteria of
 the study.
 """
 

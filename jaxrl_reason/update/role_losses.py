@@ -18,8 +18,9 @@ from jaxrl_reason.update import trained_rows
 from jaxrl_reason.update.learner import Learner
 
 MEASURED = 'loss', 'entropy', 'kl'  # metrics of every role
-# Metrics that have a mean over roles, by the share that weights a role. Names
-# that end in `_max` have a maximum. Others are those of each role alone.
+# Metrics with a weighted mean over roles, by the share that is the weight of a
+# role. Metrics that end in `_max` have a maximum over roles. All other metrics
+# are only those of each role.
 SHARES = {
   'share': 'loss pg_loss dead_rows',
   'token_share': 'entropy kl nll nll_sampler gap_mean nonfinite_tokens '
@@ -143,8 +144,8 @@ def policy_loss(
 
 
 def _together(found: dict[str, Metrics], sums: tuple[dict, ...]) -> Metrics:
-  """Joins the metrics that all roles have, by SHARES. MEASURED ones, and those
-  that are not joined, are also those of each role.
+  """Joins the metrics that all roles have, with the weights SHARES. Metrics of
+  MEASURED, and metrics that are not joined, are returned for each role.
   """
   common, out = set.intersection(*map(set, found.values())), {}
   for k in sorted(common):

@@ -77,6 +77,6 @@ def test_suites_have_the_kernels_of_their_tasks():
   ):
     search = cell_settings.search_of(of | dict(leaf=name), None, None)
     assert search == gumbel_search.Search(4, 2, 2, (), leaf)
-  with pytest.raises(ValueError, match='--leaf=verifier is the value of a sea'):
+  with pytest.raises(ValueError, match='--leaf=verifier is the value fun'):
     none = cell_settings.Options((), (), None, leaf='verifier')
     cell_settings._leaf(none, found)

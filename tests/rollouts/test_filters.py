@@ -79,8 +79,8 @@ def test_filters_of_groups(name, args, rule, valid):
 
 
 def test_random_groups_do_not_depend_on_rewards():
-  """A share of the groups remains, other ones for other tokens. A second pass
-  drops none, and rewards and the order of rows change no draw.
+  """A share of the groups remains, and other tokens keep other groups. A second
+  pass drops no group. Rewards and the order of rows do not change a draw.
   """
   keep = filters.make('random', {'share': 0.4})
   tokens = jax.random.randint(jax.random.key(1), (REWARDS.size, C), 0, 9)

@@ -185,8 +185,8 @@ def right(rows: Rows) -> jax.Array:
 
 
 def test_a_search_ends_with_a_right_completion_that_it_has_sampled():
-  """A candidate of the next step is the continuation that a right beginning was
-  judged with, if each candidate has one simulation.
+  """If each candidate has one simulation, a candidate of the next step is the
+  continuation with which a correct beginning was judged.
   """
   how = gumbel_search.Search(4, candidates=4, tokens=2)
   how = dataclasses.replace(how, leaf=gumbel_search.CONTINUED)

@@ -272,7 +272,7 @@ def test_answers_to_invalid_proposals_change_no_advantage(settings):
 
 
 def test_answers_to_invalid_proposals_are_in_no_mean():
-  """They are no failures of the verifier either."""
+  """These answers do not count as failures of the verifier either."""
   found = play()[0]
   batch = batch_lib.make_batch(found)
   there = np.asarray(batch.mask.any(axis=1))

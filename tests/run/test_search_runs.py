@@ -115,8 +115,8 @@ def right(found) -> np.ndarray:
 
 
 def test_a_search_by_the_verifier_needs_no_judge(supervised, tmp_path):
-  """It keeps the right samples of the policy, is the same on eight devices and
-  continues as the uninterrupted one.
+  """The search keeps the correct samples of the policy. Eight devices, and a
+  resumed search, return the same completions.
   """
   _, plain = answers(supervised, tmp_path / 'plain', search=())
   path, found = answers(supervised, tmp_path / 'one', search=VERIFIED)

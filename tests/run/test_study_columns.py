@@ -104,8 +104,8 @@ def test_gains_and_leads_are_columns(tmp_path):
 
 
 def test_a_target_is_the_best_value_of_a_setting(tmp_path):
-  """Each seed has the best value of its own run, which reaches it. Values
-  before the first step do not count.
+  """The target of a seed is the best value of its own run, so this run reaches
+  the target. Values before the first step do not count.
   """
   key = 'eval/heldout/pass@1'
   values = {

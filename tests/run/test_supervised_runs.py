@@ -46,7 +46,7 @@ def test_padding_changes_nothing(padding, parts, whole, tmp_path):
 
 
 def test_a_line_has_the_cpu_seconds_of_its_steps(whole):
-  """Their sum is at most that of the process."""
+  """The seconds of all lines are at most those of the process."""
   spent = [r['perf/cpu_s'] for r in whole]
   steps = np.diff([0, *(r['step'] for r in whole)])
   assert min(spent) > 0 and np.dot(spent, steps) <= time.process_time()

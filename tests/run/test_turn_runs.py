@@ -200,9 +200,9 @@ def test_conversations_have_the_turns_of_the_environment(played, kind):
 
 @pytest.mark.parametrize('path', ['fused', 'host'])
 def test_observations_and_rewards_are_on_disk(path, tmp_path):
-  """This includes the environment's reward, also if it is the only reward. Its
-  part has no weight, so that the episodes that count as correct do not depend
-  on the weight.
+  """This includes the environment's reward, also if it is the only reward. The
+  part of this reward has no weight, so the weight does not change which
+  episodes count as correct.
   """
   c = recipe(path=path)
   c.stages, c.rollouts.every, c.rl.steps = ('rl',), 1, 2

@@ -268,7 +268,7 @@ def shaping_rules(rl: RL) -> rules.Rows:
     ),
     *rules.apart(
       f' and rl.turns.env={env!r} without rl.rewards: the term compares final '
-      'answers, which only rl.rewards read; set it to 0, or rl.rewards',
+      'answers, which only rl.rewards read; set it to 0, or set rl.rewards',
       rl__shaping__historical=unanswered and c.historical,
       rl__shaping__repeats=unanswered and c.repeats,
     ),

@@ -227,7 +227,7 @@ def check_chunks(c: RL, data: Data, needs: frozenset[str]) -> None:
   if (tokens or carry) and not 0 < carry < tokens:
     raise ValueError(
       f'rl.chunks.carry={carry} of rl.chunks.tokens={tokens}: at least 1 and '
-      'less than those, or both 0'
+      'less than rl.chunks.tokens, or both 0'
     )
   chunks = chunks_of(c, data)
   if chunks is None:
