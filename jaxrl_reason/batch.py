@@ -286,11 +286,11 @@ def reward_correlation(batch: Batch) -> Metrics:
 def answer_spread(batch: Batch) -> Metrics:
   """Computes the entropy of the final answers of a group in nats, averaged over
   rows: -mean log (rows of the group with the row's answer / rows of the group
-  with an answer).
+  with an answer). Rows without a sampled token do not count.
   """
   if batch.answer_id is None:
     return {}
-  said = batch.reward_valid & (batch.answer_id >= 0)
+  said = batch.reward_valid & (batch.answer_id >= 0) & batch.mask.any(axis=1)
   group = (batch.group[:, None] == batch.group) & said
   same = group & (batch.answer_id[:, None] == batch.answer_id)
   share = same.sum(axis=1) / jnp.maximum(group.sum(axis=1), 1)

@@ -282,3 +282,6 @@ def test_answers_to_invalid_proposals_are_in_no_mean():
   want = batch_lib.summary(own, ('task',))
   assert got == pytest.approx({k: float(x) for k, x in want.items()})
   assert got['reward_invalid'] == 0 and batch.reward_valid.all()
+  (got,) = batch_lib.answer_spread(batch).values()
+  (want,) = batch_lib.answer_spread(trees.take(batch, there)).values()
+  assert got == pytest.approx(float(want)) and want > 0
