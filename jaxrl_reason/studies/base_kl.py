@@ -33,9 +33,24 @@ def measure(
   """
   for folder, config in runs:
     finished = events.last_end(folder) == 'finished'
-    if finished and not (folder / FOLDER / 'results.json').exists():
+    if finished and _source(folder) != source:
       say(f'KL divergence of {folder.name}')
       evaluation.run(_options(source, folder, config), say, journal.bar)
+
+
+def _result(folder: pathlib.Path) -> dict | None:
+  """Returns the result of the evaluation of a run; None if there is none."""
+  path = folder / FOLDER / 'results.json'
+  if not path.exists():
+    return None
+  (found,) = json.loads(path.read_text())['results']
+  return found
+
+
+def _source(folder: pathlib.Path) -> str:
+  """Returns the source on which a run was measured; '' if on none."""
+  found = _result(folder)
+  return found['suite'].rpartition('/')[2] if found else ''
 
 
 def _options(source: str, folder: pathlib.Path, config: Run) -> Options:
@@ -53,8 +68,5 @@ def _options(source: str, folder: pathlib.Path, config: Run) -> Options:
 
 def read(folder: pathlib.Path) -> dict[str, float]:
   """Returns the column of a run; {} if it was not measured."""
-  path = folder / FOLDER / 'results.json'
-  if not path.exists():
-    return {}
-  (found,) = json.loads(path.read_text())['results']
-  return {KL: found['metrics'][KL]['value']}
+  found = _result(folder)
+  return {KL: found['metrics'][KL]['value']} if found else {}

@@ -28,6 +28,7 @@ def of_seed(
   folder = folders.get((value, seed))
   rows = metrics_file.read(folder) if folder else []
   values = [r[metric] for r in rows if metric in r and r['step'] > 0]
+  values = [x for x in values if not math.isnan(x)]
   return metric, max(values, default=math.inf)
 
 

@@ -1,13 +1,15 @@
 """Studies: columns computed from a run's metrics, and smoke versions."""
 
 import json
+import math
 
 import pytest
 import tiny_recipe
 from paths import ROOT
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import study as study_command
-from jaxrl_reason.studies import grid, grid_checks, options
+from jaxrl_reason.studies import base_kl, grid, grid_checks, options
 from jaxrl_reason.studies import results as outcome
 from jaxrl_reason.studies import study_run as session
 from jaxrl_reason.studies.grid import Study
@@ -110,7 +112,7 @@ def test_a_target_is_the_best_value_of_a_setting(tmp_path):
   key = 'eval/heldout/pass@1'
   values = {
     ('plain', 0): (0.2, 0.6, 0.5),
-    ('plain', 1): (0.5, 0.3, 0.4),
+    ('plain', 1): (0.5, math.nan, 0.4),
     ('band', 0): (0.2, 0.5, 0.5),
     ('band', 1): (0.5, 0.4, 0.3),
   }
@@ -167,6 +169,29 @@ def test_the_kl_divergence_to_the_warm_start_is_a_column(tmp_path):
   times = [path.stat().st_mtime_ns for path in files]
   assert session.run(study, tmp_path, lambda text: None) == table
   assert [path.stat().st_mtime_ns for path in files] == times
+
+
+def test_a_divergence_is_measured_again_on_another_source(
+  tmp_path, monkeypatch
+):
+  """The folder of a run does not tell which source the study names now."""
+  asked, runs = [], [(tmp_path, config_lib.Run())]
+
+  def run(options, *_):
+    (suite,) = options.suites
+    asked.append(suite.split('/')[1].split('?')[0])
+    found = {'suite': f'run:arithmetic/heldout/{asked[-1]}'}
+    found |= {'metrics': {'kl_base': {'value': len(asked)}}}
+    (tmp_path / base_kl.FOLDER).mkdir(exist_ok=True)
+    path = tmp_path / base_kl.FOLDER / 'results.json'
+    path.write_text(json.dumps({'results': [found]}))
+
+  monkeypatch.setattr(base_kl.evaluation, 'run', run)
+  monkeypatch.setattr(base_kl.events, 'last_end', lambda folder: 'finished')
+  for source in ('sums', 'sums', 'chains'):
+    base_kl.measure(source, runs, print)
+  assert asked == ['sums', 'chains']
+  assert base_kl.read(tmp_path) == {'kl_base': 2}
 
 
 def test_a_kl_divergence_needs_a_source_and_a_warm_start():
