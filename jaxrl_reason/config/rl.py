@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from typing import Annotated
+from typing import Annotated, Self
 
 from jaxrl_reason import losses
 from jaxrl_reason.config.record import (
@@ -277,27 +277,35 @@ class RL(Training):
     """
     if len(self.roles) == 2:
       return self.role_objective(min(self.roles), completion_len)
-    changes = self.loss.to_dict()
-    return self._objective(self.algorithm, changes, completion_len)
-
-  def role_objective(self, name: str, length: int) -> losses.Objective:
-    """Returns the objective of a role. If `rl.roles` names an algorithm for it,
-    the settings of `loss` do not apply to the role.
-    """
-    own = self.roles.get(name, {})
-    changes = {} if 'algorithm' in own else self.loss.to_dict()
-    changes |= dict(own.get('loss', {}))
-    return self._objective(
-      own.get('algorithm', self.algorithm), changes, length
-    )
-
-  def _objective(self, name, changes, completion_len) -> losses.Objective:
-    changes = {k: v for k, v in changes.items() if v is not None}
-    settings = {'name': name, **changes}
+    changes = {k: v for k, v in self.loss.to_dict().items() if v is not None}
+    settings = {'name': self.algorithm, **changes}
     try:
       return self._resolved(settings, completion_len)
     except ValueError as e:
       raise ValueError(SETTING.sub(_key_of, str(e))) from e
+
+  def of_role(self, name: str) -> Self:
+    """Returns the section with the algorithm and the loss of a role. If
+    `rl.roles` names an algorithm for it, the settings of `loss` do not apply.
+
+    Raises:
+      ValueError: a setting of the loss is unknown.
+    """
+    own = self.roles.get(name, {})
+    loss = Loss() if 'algorithm' in own else self.loss
+    return dataclasses.replace(
+      self,
+      algorithm=own.get('algorithm', self.algorithm),
+      loss=loss.changed(own.get('loss', {})),
+      roles={},
+    )
+
+  def role_objective(self, name: str, length: int) -> losses.Objective:
+    """Returns the objective of a role; errors begin with its key."""
+    try:
+      return self.of_role(name).objective(length)
+    except ValueError as e:
+      raise ValueError(f'rl.roles.{name}: {e}') from e
 
   def _resolved(self, settings: dict, completion_len: int) -> losses.Objective:
     """Returns the objective of settings, with those that the run decides."""

@@ -73,6 +73,7 @@ BOTH = {
   'rl.roles.proposer': {'algorithm': 'rloo', 'loss': {'kl_coef': 0.0}},
   'rl.roles.solver': {'algorithm': 'dapo'},
 }
+SIGNS = {'rl.roles.0': {'algorithm': 'psr', 'loss': {'threshold': 0.5}}}
 TWO = {'sampler_mesh': (1, 4, 1)}
 EIGHT = TWO | {'sampler_dtype': 'int8'}
 LASER = {'rl.shaping.laser': 0.1, 'rl.shaping.laser_lengths': (4, 8)}
@@ -1312,6 +1313,15 @@ ELSEWHERE = [
     r'rl\.critic\.optimizer: schedule=.sine',
   ),
   ({'profile.steps': '12:10'}, "profile.steps='12:10'.*first:last"),
+  (
+    PLAYERS | {'rl.roles.0': {'loss': {'klcoef': 1}}},
+    "rl.roles.0: unknown key klcoef. Did you mean 'kl_coef'",
+  ),
+  (
+    {'rl.roles.a': 3, 'rl.roles.b': 4, 'rl.role_adapters': True}
+    | {'lora.rank': 2},
+    'rl.roles.a must be dict.algorithm=',
+  ),
 ]
 
 
@@ -1357,6 +1367,7 @@ def test_every_rule_has_an_example_that_triggers_it(monkeypatch):
     TAUGHT | {'rl.presence_penalty': 1.0, 'rl.logprob_chunk': 8},
     TAUGHT | {'rl.logit_bias': {'7': 1.0}},
     PROPOSE | BOTH | {'rl.algorithm': 'ppo'},
+    PLAYERS | LASER | {'rl.shaping.laser_explore': 0.1} | SIGNS,
     {'rl.shaping.price': 2.0},
     {'watchdog.floor_s': 7200.0},
     {'profile.steps': '300:400'},

@@ -117,10 +117,10 @@ def _check_stages(config: Run, shards: int) -> None:
       rules.refuse(supervised_rules, kind, c, config.data, chunk_tokens)
       rules.refuse(teacher_checks.stored_rules, kind, c, config.data)
   trackers.names(config.track)
+  if config.rl.roles:  # before rules that read losses of roles
+    rules.refuse(role_settings.loss_rules, config)
   if config.rl.role_adapters:
     rules.refuse(role_settings.role_rules, config)
-  if config.rl.roles:
-    rules.refuse(role_settings.loss_rules, config)
   if 'rl' in config.stages:
     rules.refuse(reward_rules, config.rl)
     for name, part in config.rl.rewards.items():

@@ -3,7 +3,6 @@
 A role is the proposer or the solver of `rl.propose`, or a player of a game.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,18 +78,12 @@ def objectives(
 
 def losses_of(run: Run) -> list[tuple[str, RL, losses.Objective]]:
   """Lists the losses of a run: the prefix of messages about the loss, the rl
-  section with its algorithm, and its objective.
+  section with its algorithm and settings, and its objective.
   """
   c, found = run.rl, objectives(run.rl, run.data.completion_len)
   if not found:
     return [('', c, run.objective)]
-  named = {
-    k: c.roles.get(k, {}).get('algorithm', c.algorithm) for k, _ in found
-  }
-  return [
-    (f'rl.roles.{k}: ', dataclasses.replace(c, algorithm=named[k]), x)
-    for k, x in found
-  ]
+  return [(f'rl.roles.{k}: ', c.of_role(k), x) for k, x in found]
 
 
 def _is_role(x: Any) -> bool:
