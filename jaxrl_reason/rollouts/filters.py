@@ -83,8 +83,8 @@ def _first(
 
 
 def keep_sampled(batch: Batch) -> Batch:
-  """Keeps the rows with a sampled token. An answer to an invalid proposal has
-  none.
+  """Keeps the rows with a sampled token. Answers to invalid proposals and rows
+  of a past version have none.
   """
   return _rows(batch, jnp.any(batch.mask, axis=1))
 

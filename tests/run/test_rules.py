@@ -426,6 +426,10 @@ EXAMPLES = [
     'reward_model.heldout = 33 does not divide by reward_model.rows 32',
   ),
   (
+    {'sft.loss': 'eksft', 'sft.left_out': 0.0, 'stages': ('sft',)},
+    "sft.left_out=0: sft.loss='eksft' would leave out no token",
+  ),
+  (
     {'sft.loss': 'pear', 'stages': ('sft',)},
     "sft.loss='pear' reads the log-probabilities",
   ),

@@ -225,6 +225,11 @@ def supervised_rules(
       f"{kind}.loss='psft' is 1, and nothing is clipped; set it to 2 or more",
     ),
     (
+      c.loss == 'eksft' and not c.left_out,
+      f"{kind}.left_out=0: {kind}.loss='eksft' would leave out no token, and "
+      f"its two terms would be 0; raise it, or set {kind}.loss='sft'",
+    ),
+    (
       c.loss == 'pear' and (kind != 'sft' or not c.behaviour),
       f"{kind}.loss='pear' reads the log-probabilities of the model that wrote "
       'the solutions: in a stage of kind sft, set sft.behaviour to the field '

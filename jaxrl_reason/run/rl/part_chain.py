@@ -85,7 +85,7 @@ def make(
 
 def _selection(c: RL, completion_len: int) -> filters.Selection | None:
   chosen = filters.make(c.filter, c.filter_args)
-  if c.propose:
+  if c.propose or c.league.share:  # rows that the policy has not sampled
     chosen = filters.in_turn([filters.keep_sampled, chosen])
   if chosen is None and not c.overlong:
     return None
