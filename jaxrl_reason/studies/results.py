@@ -269,9 +269,10 @@ def of(study: Study, folders: Mapping[tuple[str, int], pathlib.Path]) -> Found:
     folders: workdirs by (setting, seed).
   """
   told = {name: {} for name in study.settings}
+  seeds = {seed for _, seed in folders}
+  aims = {seed: targets.of_seed(study, folders, seed) for seed in seeds}
   for (setting, seed), folder in folders.items():
-    target = targets.of_seed(study, folders, seed)
-    told[setting][seed] = read(folder, target, study.old)
+    told[setting][seed] = read(folder, aims[seed], study.old)
   return Found(study, told)
 
 
