@@ -70,7 +70,7 @@ def make_generate(
       `power`.
     top: number of likeliest tokens of the policy itself, at every token, that
       the views TOP have; 0: no such views.
-    verifier: `leaf_verifiers.LeafVerifier.of`, for the search alone.
+    verifier: `leaf_verifiers.score_of`, for the search alone.
 
   Raises:
     ValueError: chunks with settings that need whole completions.

@@ -226,13 +226,15 @@ def _answer(
     )
     longest = max(map(len, written.ids))
     room = -(-longest // BUCKET) * BUCKET
-    verifier, encoded = _verifier(a, found.tokenizer)
+    leaf = settings.get('leaf')
+    kernel = leaf and leaf_verifiers.kernel_of(a.suite, leaf)
+    encoded = [kernel.encode(e) for e in a.suite.examples] if kernel else None
     asked = answers.EvalSet(a.suite.examples, written.ids, room, encoded)
     grid = answers.Grid.make(
       a.cell.problems, a.cell.samples, o.batch, sharding.row_shards(mesh)
     )
     shape = grid.s, settings['max_new']
-    key = *shape, a.suite.name if verifier else ''
+    key = *shape, a.suite.name if kernel else ''
     if key not in programs:
       encode = functools.partial(chat.encode_after, found.tokenizer)
       words = cell_settings.forced(o)
@@ -248,7 +250,10 @@ def _answer(
         search=cell_settings.search_of(settings, found.tokenizer, judge),
         top=o.top_logprobs,
         judge=judge and judge.of,
-        verifier=verifier,
+        verifier=kernel
+        and leaf_verifiers.score_of(
+          kernel, found.tokenizer, settings['max_new']
+        ),
       )
     if a.suite.reward not in graders:
       graders[a.suite.reward] = _grader(o, a.suite.reward, stack)
@@ -269,19 +274,6 @@ def _answer(
     )
     with jax.set_mesh(mesh):
       a.cell.fill(sampler, asked, grid, done[a.cell.path], tell)
-
-
-def _verifier(a: Asked, tokenizer: Any) -> tuple[Callable | None, list | None]:
-  """Returns (`LeafVerifier.of`, encoded problems) of a search; (None, None) if
-  no verifier guides it.
-  """
-  settings = a.cell.settings
-  if 'leaf' not in settings:
-    return None, None
-  own = leaf_verifiers.make(
-    a.suite, settings['leaf'], tokenizer, settings['max_new']
-  )
-  return own.of, [own.encode(e) for e in a.suite.examples]
 
 
 def _noise(o: Options, a: Asked) -> jax.Array:

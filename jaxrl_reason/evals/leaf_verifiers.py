@@ -10,14 +10,12 @@ The search is compiled, so the verifier must be a device kernel. The kernel
 reads the correct answer, so the accuracy is not that of the policy.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from jaxrl_reason import sharding
+from jaxrl_reason import batch
 from jaxrl_reason.base import Rows
 from jaxrl_reason.data import mixture
 from jaxrl_reason.evals.suites import Suite
@@ -31,20 +29,6 @@ LEAVES = {
   'verifier': gumbel_search.CONTINUED,
   'verifier_at_end': gumbel_search.ENDED,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class LeafVerifier:
-  """A verifier inside the program of a search.
-
-  Attributes:
-    encode: example -> arrays, the correct answer for the kernel.
-    of: (rows [N,P+C], encoded answers [B,...]) -> f32 [N], scores of the
-      completions; rows of one problem are next to each other.
-  """
-
-  encode: Callable[[dict], dict]
-  of: Callable[[Rows, dict], jax.Array]
 
 
 def kernel_of(suite: Suite, leaf: str) -> kernels.Kernel:
@@ -74,23 +58,19 @@ def kernel_of(suite: Suite, leaf: str) -> kernels.Kernel:
   )
 
 
-def make(suite: Suite, leaf: str, tokenizer: Any, max_new: int) -> LeafVerifier:
-  """Builds the verifier of a suite's completions of C = max_new tokens.
-
-  Raises:
-    ValueError: see `kernel_of`.
+def score_of(
+  kernel: kernels.Kernel, tokenizer: Any, max_new: int
+) -> Callable[[Rows, dict], jax.Array]:
+  """Returns (rows [N,P+C], encoded answers [B,...]) -> f32 [N], the scores of
+  completions of C = max_new tokens; rows of one problem are next to each other.
   """
-  kernel = kernel_of(suite, leaf)
   table, lengths = kernels.token_bytes_table(tokenizer)
   width = max_new * table.shape[1]
 
-  def of(rows: Rows, answers: dict) -> jax.Array:
+  def score(rows: Rows, answers: dict) -> jax.Array:
     own, valid = rows.tokens[:, -max_new:], rows.valid[:, -max_new:]
-    each = len(own) // len(jax.tree.leaves(answers)[0])
-    answers = jax.tree.map(
-      lambda x: sharding.rows(jnp.repeat(x, each, axis=0)), answers
-    )
+    answers = jax.tree.map(lambda x: batch.per_row(x, len(own)), answers)
     text, n = kernels.to_bytes(own, valid, table, lengths, max_bytes=width)
     return kernel.score(text, n, answers)
 
-  return LeafVerifier(kernel.encode, of)
+  return score

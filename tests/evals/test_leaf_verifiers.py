@@ -42,11 +42,12 @@ def rows_of(texts, tokenizer) -> Rows:
 def test_a_right_solution_is_worth_one_and_a_wrong_one_nothing():
   tokenizer = tokenizers.ByteTokenizer()
   suite = suite_of('integer')
-  own = leaf_verifiers.make(suite, 'verifier', tokenizer, C)
+  kernel = leaf_verifiers.kernel_of(suite, 'verifier')
+  score = leaf_verifiers.score_of(kernel, tokenizer, C)
   examples = suite.examples[0], suite.examples[0] | dict(answer='13')
-  answers = trees.stacked([own.encode(e) for e in examples])
+  answers = trees.stacked([kernel.encode(e) for e in examples])
   rows = rows_of([*TEXTS, *TEXTS], tokenizer)  # of both problems
-  got = np.asarray(own.of(rows, answers)).reshape(2, -1)
+  got = np.asarray(score(rows, answers)).reshape(2, -1)
   np.testing.assert_array_equal(got[0], list(TEXTS.values()))
   np.testing.assert_array_equal(got[1], [t == '12#13' for t in TEXTS])
 
