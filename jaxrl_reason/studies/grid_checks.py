@@ -105,6 +105,11 @@ def _check_tuning(study: Study) -> None:
       f'tuning of {t.key} needs at least one factor and one seed; it has '
       f'factors={t.factors!r} and seeds={t.seeds}'
     )
+  if t.metric.startswith(TARGET) and isinstance(study.target[1], str):
+    raise ValueError(
+      f'tuning of {t.key} by {t.metric}: target={study.target!r} is known only '
+      'after the tuning; tune by another metric, or set a number as the target'
+    )
   for name, source in t.copies.items():
     if not {name, source} <= study.settings.keys() or source in t.copies:
       raise ValueError(

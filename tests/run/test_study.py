@@ -466,6 +466,13 @@ def test_invalid_studies_are_refused():
       ),
       "copies\\['wild'\\]='x' must name two settings",
     ),
+    (
+      dict(
+        tuning=Tuning('rl.optimizer.lr', (1,), 'target/steps'),
+        target=('eval/heldout/pass@1', 'other'),
+      ),
+      'by target/steps: target=.* is known only after the tuning',
+    ),
     (dict(claims=[Claim('', [of_gain])]), 'of_gain'),
     (dict(claims=[Claim('', [of_start])]), 'of_gain: the metric has no gain'),
     (
