@@ -632,8 +632,9 @@ def test_advice_depends_on_the_bound_of_a_phase():
   full = {'phase': 'update', 'needs_gib': 15.5, 'bound_by': 'compute'}
   (line,) = advice.lines(config, {'hbm_gib': 16, 'phases': [full]})
   assert '97% of HBM' in line
-  reads = {'phase': 'generate', 'needs_gib': 9.0, 'bound_by': 'memory'}
+  reads = {'phase': 'generate', 'needs_gib': 4.0, 'bound_by': 'memory'}
   reads |= {'seconds_by_bound': {'memory': 2.0, 'compute': 0.2}}
+  reads |= {'peak_gib': 4.0, 'arguments_gib': 1.0}
   more, fewer = 'more prompts cost', 'at most 1.5 s less'
   for path, parts, want in (
     ('host', 1, more), ('host', 4, fewer), ('fused', 4, more),
@@ -641,6 +642,25 @@ def test_advice_depends_on_the_bound_of_a_phase():
     config = tiny(rl__path=path, rl__parts=parts)
     (line,) = advice.lines(config, facts | {'phases': [reads]})
     assert want in line
+
+
+def test_advice_is_given_if_it_fits_and_saves_a_share_of_the_step():
+  by = {'memory': 8.0, 'links of fsdp': 0.5}
+  p = {'phase': 'generate', 'bound_by': 'memory', 'seconds_by_bound': by}
+  p |= {'peak_gib': 5.0, 'arguments_gib': 1.0}
+  config = tiny(rl__path='host', rl__parts=4)
+  for needs, want in (1.0, 1), (8.0, 2), (11.0, None):
+    facts = {'hbm_gib': 16, 'step_seconds': 10.0}
+    facts['phases'] = [p | {'needs_gib': needs}]
+    found = advice.lines(config, facts)
+    assert len(found) == (want is not None)
+    assert not want or f'rl.parts={want} in place of 4' in found[0]
+  config = tiny(rl__micro_batches=4)
+  update = p | {'phase': 'update', 'needs_gib': 1.0}
+  for links, n in (0.6, 0), (0.7, 1):  # 3 / 4 of them, of 10 s
+    by = {'memory': 8.0, 'links of fsdp': links}
+    facts['phases'] = [update | {'seconds_by_bound': by}]
+    assert len(advice.lines(config, facts)) == n
 
 
 def test_filters_without_a_sort_equal_a_sort():
