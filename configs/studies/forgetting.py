@@ -21,24 +21,25 @@ is the KL divergence of a run to its warm start, in nats per token, of 8 samples
 of 128 held-out chains of four. The seeds differ from those of `composition.py`,
 because its result suggested the present form of this study.
 
-This form of the study has not been run yet. In its first form, the old tasks
-were only the chains of one to three operations, and the KL divergence was not
-measured.
+Result (5 seeds, 21 CPU minutes on a shared AMD EPYC; +- is half of the 95 % t
+interval, p corrected for 6 criteria):
 
-Result of the first form (5 seeds, 15 CPU minutes; the claims were written
-before the run): RL and supervised learning learn the new task equally well
-(holds, p 0.001). The study could not decide whether any setting forgets, or
-forgets less than another one:
+           chain4          old             kl_base
+  before   0.146 +- 0.081  0.530 +- 0.026
+  rl       0.642 +- 0.563  0.480 +- 0.049  2.3 +- 2.1
+  gold     0.997 +- 0.001  0.425 +- 0.047  1.6 +- 1.0
+  own      0.659 +- 0.559  0.470 +- 0.063  2.8 +- 2.8
 
-           chain4          old             chain1
-  before   0.246 +- 0.112  0.973 +- 0.026  0.967 +- 0.051
-  rl       0.970 +- 0.022  0.968 +- 0.035  0.924 +- 0.113
-  gold     0.996 +- 0.003  0.961 +- 0.050  0.889 +- 0.146
-  own      0.976 +- 0.013  0.947 +- 0.058  0.877 +- 0.193
+RL forgets less than worked solutions (rl - gold 0.055 +- 0.031, holds, p 0.021)
+and forgets (rl - before -0.050 +- 0.027, holds, p 0.021). The study could not
+decide the other criteria. From two of the five warm starts, `rl` and `own` stay
+at chance on chain4. From the other three, rl - gold is 0.035, 0.085 and 0.031,
+so the difference does not come from the two that learn nothing.
 
-rl - gold on the earlier tasks: 0.007 +- 0.021. In `composition.py` worked
-solutions lower pass@1 of chain1 to 0.517. The learning rate is 1e-3 there, and
-here it is that of RL, 3e-4.
+In an earlier form, the old tasks were the chains of one to three operations.
+There rl - gold was 0.007 +- 0.021. In `composition.py` worked solutions lower
+pass@1 of chain1 to 0.517. The learning rate is 1e-3 there, and here it is that
+of RL, 3e-4.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside
