@@ -175,10 +175,14 @@ def _sublayers(x, p: dict, c: Config, angles, attend, routes, cutoff):
 
 
 def _mlps(x, h, p: dict, c: Config, routes, cutoff):
-  """Computes `moe.of_layer` of the normalised h [...,D]. If experts have norms
-  of their own, they and their router read x [...,D].
+  """Computes the mlp of the normalised h [...,D], or the experts and the mlp
+  beside them. If experts have norms of their own, they and their router read x
+  [...,D].
+
+  Returns:
+    (y [...,D], routes and probabilities as of `moe.mlp`, or None).
   """
-  if cutoff is not None:
+  if 'router' not in p['mlp']:
     return layers.mlp(h, p['mlp'], c, cutoff), None
   if not c.expert_norms:
     return moe.of_layer(h, p, c, routes)
@@ -339,13 +343,15 @@ def forward(
         out, state = delta.over_rows(q, taps, rows, c, state)
         return out, state if keep else None
       kept = tuple(x.swapaxes(1, 2) for x in kv) if keep else None
-      return latent.attended(kernel, q, kv, kv_up, which, c, **beside), kept
+      over = kernel if kv_up is None else latent.over(kernel, kv_up, c)
+      return over(q, *kv, which, **beside), kept
 
     return attend
 
   x = embed(params, c, tokens)
   own = dict(routes=routes, layers_run=layers_run)
-  own['inputs'] = residuals.layer_inputs(params, c, tokens, x)
+  if c.layer_inputs:
+    own['inputs'] = residuals.layer_inputs(params, c, tokens, x)
   return through(params, c, x, rows, max_tokens, attention_of, **own)
 
 

@@ -30,6 +30,7 @@ from jaxrl_reason.models.parts import (
   delta,
   exact_layers,
   indexer,
+  kernel_choice,
   latent,
   layers,
   moe,
@@ -150,14 +151,18 @@ def _chunk(
       new = tuple(sharding.gathered(x).swapaxes(1, 2) for x in kv)
       all_ = [_write(old, x, start, 2) for old, x in zip(memory, new)]
       both = [x.swapaxes(1, 2) for x in all_]
-      how = dict(few=True, **beside)
-      return latent.attended(kernel, q, both, kv_up, which, c, **how), new
+      over = kernel
+      if kv_up is not None:
+        over = latent.over(kernel, kv_up, c, few=True)
+      return over(q, *both, which, **beside), new
 
     return attend
 
   tokens = part(tokens)
   x = blocks.embed(params, c, tokens)
-  how = dict(memory=kv, inputs=residuals.layer_inputs(params, c, tokens, x))
+  how = dict(memory=kv)
+  if c.layer_inputs:
+    how['inputs'] = residuals.layer_inputs(params, c, tokens, x)
   return blocks.through(params, c, x, own, max_tokens, attention_of, **how)
 
 
@@ -273,14 +278,18 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
     (hidden [S,...,D], cache, experts used [S,...,L,k] or None).
   """
   tables = blocks.rotary(c, positions, cache.max_tokens)
-  tables.append(mixed_layers.unturned(c, tables))  # at index NOPE, the last
+  # At index NOPE, the last: layers without positions are not rotated, unless a
+  # rotation changes the order of features, as it does in training.
+  tables.append(mixed_layers.still(tables) if c.rope_interleaved else None)
   x = sharding.rows(blocks.embed(params, c, tokens))
-  inputs = residuals.layer_inputs(params, c, tokens, x)
+  inputs = None
+  if c.layer_inputs:
+    inputs = residuals.layer_inputs(params, c, tokens, x)
   x = residuals.split(x, params, c) if c.streams else x
   passed = {}  # by stack, the cache and the masks that its layers read
   how = dict(scale=c.score_scale, cap=c.attention_cap)
   read = cached.NUMERICS[c.numerics]
-  if tokens.ndim == 1 and cached_cudnn.fits(c):
+  if tokens.ndim == 1 and kernel_choice.cudnn_reads_cache(c):
     read = cached_cudnn.attend
   elif tokens.ndim == 1 and cache.by_kernel:
     read = cached.by_kernel

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxrl_reason import trees
 from jaxrl_reason.models.config import Config
-from jaxrl_reason.models.parts.rope import Turns
+from jaxrl_reason.models.parts.rope import NOPE, Turns
 
 
 def differing(c: Config, tables: list[Turns], windows: tuple[int, ...]):
@@ -24,8 +24,8 @@ def differing(c: Config, tables: list[Turns], windows: tuple[int, ...]):
     tables: of each of `c.rope_tables`.
     windows: the distinct ones.
   """
-  # Layers without positions rotate by angle 0.
-  tables = [*tables, still(tables)]
+  if NOPE in c.layer_ropes:  # layers without positions rotate by angle 0
+    tables = [*tables, still(tables)]
   flags, of_layer = {}, {}
   for name, stack in c.stacks.items():
     ropes = [c.layer_ropes[i] % len(tables) for i in stack]
@@ -80,13 +80,6 @@ def still(tables: list[Turns]) -> Turns:
     None if first.growth is None else jnp.ones_like(first.growth),
     None if first.unit is None else jnp.asarray(False),
   )
-
-
-def unturned(c: Config, tables: list[Turns]) -> Turns | None:
-  """Returns the angles of layers without positions in decoding: none, unless
-  a rotation changes the order of features, as it does in training.
-  """
-  return still(tables) if c.rope_interleaved else None
 
 
 def by_stack(c: Config, routes: jax.Array) -> dict:

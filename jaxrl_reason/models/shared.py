@@ -169,14 +169,17 @@ def hidden(c: Config, params: Any, tokens, valid, how: Layout, routes=None):
         out = kernel(q, *(x for x, _ in kv), which, **first)
         return how.join(out, of_rows(own_q, *keys, which, **own))
 
-      return latent.attended(both, q, kv, kv_up, which, c, **sinks), None
+      over = both if kv_up is None else latent.over(both, kv_up, c)
+      return over(q, *kv, which, **sinks), None
 
     return attend
 
   if routes is not None:
     routes = jnp.moveaxis(join(routes), 2, 0)
   x = blocks.embed(params, c, join(tokens))
-  inputs = residuals.layer_inputs(params, c, join(tokens), x)
+  inputs = None
+  if c.layer_inputs:
+    inputs = residuals.layer_inputs(params, c, join(tokens), x)
   n = jnp.broadcast_to(how.uses.reshape(-1, 1), prompts.segments.shape)
   weights = how.join(n, jnp.ones_like(tokens[:, how.start :]))
   h, (_, used) = blocks.through(

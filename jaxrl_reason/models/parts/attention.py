@@ -131,19 +131,23 @@ def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
   """
 
   def attend(q, k, v, which, sinks=None, index=None):
-    (n, t, heads, _), (s, kv) = q.shape, k.shape[1:3]
+    (n, t, heads, width), (s, kv) = q.shape, k.shape[1:3]
     # Head-major, so that every product is a plain batched one: with the heads
     # in the middle XLA's CPU backend is 2.3 times slower, mostly backward. Rows
     # and heads stay two dimensions: if they were merged, they could not be
     # split over two mesh axes, and every device would compute all heads.
-    q = exact_attention.heads_first(q * scale, kv)
+    q = (q * scale).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
+    q = q.reshape(n, kv, -1, width)
     k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)  # [N,K,S,H]
     scores = einsum32('nkth,nksh->nkts', q, k).reshape(n, kv, -1, t, s)
-    seen = indexer.of_rows(index, masks(which))[:, None, None]
+    seen = masks(which)
+    if index is not None:
+      seen = indexer.of_rows(index, seen)
     if sinks is not None:
       sinks = sinks.reshape(kv, -1, 1, 1)
-    p = softmax(soft_cap(scores, cap), seen, sinks).astype(v.dtype)
-    out = jnp.einsum('nkts,nksh->nkth', p.reshape(n, kv, -1, s), v)
+    p = softmax(soft_cap(scores, cap), seen[:, None, None], sinks)
+    p = p.astype(v.dtype).reshape(n, kv, -1, s)
+    out = jnp.einsum('nkts,nksh->nkth', p, v)
     return out.reshape(n, heads, t, -1).swapaxes(1, 2)
 
   return attend
@@ -156,8 +160,11 @@ def _blocked(
     return _einsum(rows, windows, start, scale=scale, cap=cap)
 
   def seen(of, which, first, end):
-    found = _block(windows, of[0], which, first, end)
-    return indexer.of_rows(of[1], found, first - start)
+    rows, index = of
+    found = _block(windows, rows, which, first, end)
+    if index is None:
+      return found
+    return indexer.of_rows(index, found, first - start)
 
   return blocked.attention(rows, blocked.How(seen, start, cap), scale=scale)
 
@@ -232,7 +239,7 @@ def _splash(
   rows: Rows, windows, start: int, *, scale: float, cap: float
 ) -> Callable:
   def of(window, *heads):
-    ids, size = rows.segments, windows_lib.most(window)
+    ids, size = rows.segments, abs(window)
     if window < 0:
       ids = windows_lib.chunk_ids(ids, rows.positions, window)
     kernel = splash.attention(ids, start, scale=scale, cap=cap)

@@ -5,21 +5,11 @@ softmaxes are merged by their log-sum-exps (`cached.merged`).
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason import sharding
-from jaxrl_reason.models.parts import cached, kernel_choice
-
-
-def fits(c: Any) -> bool:
-  """Returns whether cuDNN can read the model's cache: on one GPU, if cuDNN also
-  computes attention of whole rows and the cache has the model's dtype.
-  """
-  by_cudnn = sharding.is_own_device() and kernel_choice.resolve(c, 0) == 'cudnn'
-  return by_cudnn and c.cache_dtype == 'model'
+from jaxrl_reason.models.parts import cached
 
 
 def kernel(q, keys, values, seen) -> tuple[jax.Array, jax.Array]:

@@ -122,15 +122,15 @@ def best(found: jax.Array, seen: jax.Array, n: int, order=None) -> jax.Array:
   return seen & (above | (equal & (place <= left)))
 
 
-def of_rows(index: Index | None, seen: jax.Array, first: int = 0) -> jax.Array:
+def of_rows(index: Index, seen: jax.Array, first: int = 0) -> jax.Array:
   """Returns the keys that queries of whole rows attend to, bool [N,T,S].
 
   Args:
-    index: of all queries and keys of the rows; None: there is no indexer.
+    index: of all queries and keys of the rows.
     seen: bool [N,T,S] of T queries, from the first-th on, and S keys.
   """
   t, s = seen.shape[1:]
-  if index is None or index.topk >= s:
+  if index.topk >= s:
     return seen
   queries = (x[:, first : first + t] for x in (index.queries, index.weights))
   return best(scores(*queries, index.keys[:, :s, 0]), seen, index.topk)

@@ -80,3 +80,11 @@ def resolve(c: Any, columns: int) -> str:
   if short or unfit or fast in OF_WHOLE_ROWS and split:
     return 'einsum'
   return fast
+
+
+def cudnn_reads_cache(c: Any) -> bool:
+  """Returns whether cuDNN computes the attention of decoding: on one GPU, if it
+  also computes attention of whole rows and the cache has the model's dtype.
+  """
+  by_cudnn = sharding.is_own_device() and resolve(c, 0) == 'cudnn'
+  return by_cudnn and c.cache_dtype == 'model'

@@ -76,20 +76,20 @@ def opened(out: jax.Array, up, c: Any) -> jax.Array:
   return c.ops.contracted('...qr,rqu->...qu', sums, values)
 
 
-def attended(
-  kernel: Callable, q, kv, up, which, c: Any, index=None, few=False, **sinks
-):
-  """Computes attention of whole rows with keys and values kv, or with the
-  cached rows of latent attention.
+def over(kernel: Callable, up, c: Any, few: bool = False) -> Callable:
+  """Builds attention to cached rows, (q, rows, which) -> values [...,Q,U]; with
+  an indexer, (q, rows, its keys, which, index=).
 
   Args:
-    index: of the queries, with the keys of an indexer after the rows; or None.
+    kernel: attention of whole rows to keys and values (`attention.make`).
     few: multiply queries with the rows, as decoding does.
   """
-  if up is None:
-    return kernel(q, *kv, which, **sinks)
-  row, *keys = kv
-  own = {} if index is None else {'index': index.replace(keys=keys[0])}
-  if few or c.numerics == 'exact':  # the second as `decoding` does
-    return opened(kernel(absorbed(q, up, c), row, row, which, **own), up, c)
-  return kernel(q, *expanded(row, up, c), which, **own)
+
+  def attend(q, row, *rest, index=None):
+    *keys, which = rest
+    own = {} if index is None else {'index': index.replace(keys=keys[0])}
+    if few or c.numerics == 'exact':  # the second as `decoding` does
+      return opened(kernel(absorbed(q, up, c), row, row, which, **own), up, c)
+    return kernel(q, *expanded(row, up, c), which, **own)
+
+  return attend

@@ -304,16 +304,8 @@ def shared(h: jax.Array, p: dict, c) -> jax.Array:
 
 
 def of_layer(h: jax.Array, p: dict, c, routes=None):
-  """Computes the mlp of a layer, or its experts and the mlp beside them.
-
-  Returns:
-    (y [...,D], routes and probabilities as of `mlp`, or None).
-  """
-  used = None
-  if 'router' in p['mlp']:
-    y, used = mlp(h, p['mlp'], c, routes)
-  else:
-    y = layers.mlp(h, p['mlp'], c)
+  """Computes the experts of a layer (`mlp`), and the mlp beside them if any."""
+  y, used = mlp(h, p['mlp'], c, routes)
   if 'shared_mlp' in p:
     y = c.ops.added(y, shared(h, p['shared_mlp'], c))
   return y, used
