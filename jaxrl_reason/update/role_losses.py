@@ -7,16 +7,16 @@ factor is a share of rows, so that for losses that divide by rows two roles with
 the same settings have the loss that one objective has.
 """
 
-from typing import Any
+import functools
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import losses
 from jaxrl_reason.base import Batch, Metrics
-from jaxrl_reason.update import trained_rows
-from jaxrl_reason.update.learner import Learner
 
+# Names and losses of roles (`Learner.roles`).
+Roles = tuple[tuple[str, losses.Objective], ...]
 MEASURED = 'loss', 'entropy', 'kl'  # metrics of every role
 # Metrics with a weighted mean over roles, by the share that is the weight of a
 # role. Metrics that end in `_max` have a maximum over roles. All other metrics
@@ -30,22 +30,18 @@ SHARES = {
 SHARE_OF = {k: share for share, ks in SHARES.items() for k in ks.split()}
 
 
-def advantages(
-  learner: Learner, role: jax.Array | None, reward, group, **given
-) -> jax.Array:
+def advantages(roles: Roles, role: jax.Array, **given) -> jax.Array:
   """Computes advantages [N] or [N,T]; baselines are over rows of one role.
 
   Args:
-    role: int8 [N]; None if there is one objective.
+    role: int8 [N].
     others: see `losses.advantages`.
   """
-  if not learner.roles:
-    return losses.advantages(learner.objective, reward, group, **given)
   mask, valid, found = given['mask'], given['reward_valid'], []
-  for i, (_, objective) in enumerate(learner.roles):
+  for i, (_, objective) in enumerate(roles):
     own = role == i
     given |= {'mask': mask & own[:, None], 'reward_valid': valid & own}
-    found.append(losses.advantages(objective, reward, group, **given))
+    found.append(losses.advantages(objective, **given))
   if any(x.ndim == 2 for x in found):
     found = [losses.rows_to_tokens(x, mask) for x in found]
   return sum(
@@ -54,14 +50,12 @@ def advantages(
   )
 
 
-def denominators(learner: Learner, role: jax.Array | None, mask, **given):
-  """Computes the divisors of a minibatch; with roles a tuple of those of each
-  role, with its shares of rows and of tokens.
+def denominators(roles: Roles, role: jax.Array, mask, **given) -> tuple:
+  """Computes the divisors of a minibatch for each role, with the shares of the
+  role in the rows and in the tokens.
   """
-  if not learner.roles:
-    return losses.denominators(learner.objective, mask, **given)
-  found, of_roles = [], shares(learner, role, mask)
-  for i, (name, objective) in enumerate(learner.roles):
+  found, of_roles = [], shares(roles, role, mask)
+  for i, (name, objective) in enumerate(roles):
     own = role == i
     sums = losses.denominators(objective, mask & own[:, None], **given)
     # A minibatch may have no row of the role: its loss is then 0, not nan.
@@ -70,12 +64,12 @@ def denominators(learner: Learner, role: jax.Array | None, mask, **given):
   return tuple(found)
 
 
-def shares(learner: Learner, role: jax.Array | None, mask) -> dict[str, dict]:
+def shares(roles: Roles, role: jax.Array, mask) -> dict[str, dict]:
   """Computes the shares of each role in the rows and in the tokens of a
   minibatch, by its name.
   """
   found, tokens = {}, jnp.maximum(mask.sum(), 1)
-  for i, (name, _) in enumerate(learner.roles):
+  for i, (name, _) in enumerate(roles):
     own = role == i
     found[name] = {
       'share': own.mean(),
@@ -84,10 +78,10 @@ def shares(learner: Learner, role: jax.Array | None, mask) -> dict[str, dict]:
   return found
 
 
-def counts(learner: Learner, batch: Batch) -> tuple[Any, ...]:
-  """Counts the tokens of a minibatch for `over_updates`, after its metrics."""
-  both = trained_rows.has_tokens(learner, batch)
-  return *both, shares(learner, batch.role, batch.mask)
+def shares_of_updates(roles: Roles, batch: Batch) -> dict[str, dict]:
+  """Computes `shares` of stacked minibatches."""
+  of = functools.partial(shares, roles)
+  return jax.vmap(of)(batch.role, batch.mask)
 
 
 def over_updates(
@@ -113,14 +107,7 @@ def over_updates(
 
 
 def policy_loss(
-  learner: Learner,
-  role: jax.Array | None,
-  logp: jax.Array,
-  adv: jax.Array,
-  mask: jax.Array,
-  *,
-  denominators,
-  **given,
+  roles: Roles, role: jax.Array, mask: jax.Array, *, denominators, **given
 ) -> tuple[jax.Array, Metrics]:
   """Computes the loss, a scalar, and its metrics, from log-probs [N,T].
 
@@ -128,15 +115,11 @@ def policy_loss(
     denominators: see `denominators`.
     others: see `losses.policy_loss`.
   """
-  given['adv'] = adv
-  if not learner.roles:
-    given |= dict(mask=mask, denominators=denominators)
-    return losses.policy_loss(learner.objective, logp, **given)
   total, found = jnp.float32(0), {}
-  for i, (name, objective) in enumerate(learner.roles):
+  for i, (name, objective) in enumerate(roles):
     sums, own = denominators[i], role == i
     given |= dict(mask=mask & own[:, None], denominators=sums)
-    loss, found[name] = losses.policy_loss(objective, logp, **given)
+    loss, found[name] = losses.policy_loss(objective, **given)
     # Rows of other roles have no token for this objective.
     found[name]['dead_rows'] -= jnp.sum(~own) / sums['rows']
     total += sums['share'] * loss

@@ -22,6 +22,34 @@ from jaxrl_reason.update import critics, packing
 from jaxrl_reason.update.learner import Learner, reference, teacher_params
 
 
+def bellman_loss(
+  learner: Learner, params, rows, denominators, sampling: Sampling, how
+):
+  """Computes a loss that needs the full logits. These are not chunked.
+
+  Args:
+    rows: (batch, advantages).
+    how: see `whole_logits`.
+
+  Returns:
+    ((loss, metrics), load balance of experts or None).
+  """
+  batch, adv = rows
+  logits, balance = whole_logits(learner, params, batch, sampling, how)
+  names = 'ref_logp', 'old_logp', 'old_mean_logp'
+  named = {name: getattr(batch, name) for name in names}
+  found = losses.bellman_loss(
+    learner.objective,
+    logits,
+    batch.tokens[:, learner.start :],
+    adv,
+    batch.mask[:, learner.start :],
+    **{k: x[:, learner.start :] for k, x in named.items() if x is not None},
+    denominators=denominators,
+  )
+  return found, balance
+
+
 def whole_logits(
   learner: Learner, params, batch: Batch, sampling: Sampling, how=None
 ):
@@ -48,6 +76,9 @@ def in_parts(learner: Learner, f, batch: Batch, parts: int):
   """Applies f(batch, packed) -> tree of [N,T] without gradient, one part of
   the rows at a time, each part at its smallest sufficient shape (`packing`).
   """
+  if learner.packing is None:
+    parts = batch_lib.split(batch, parts)
+    return batch_lib.join(jax.lax.map(lambda rows: f(rows, None), parts))
   t = batch.tokens.shape[1]
 
   def widened(x):

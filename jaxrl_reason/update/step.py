@@ -107,8 +107,10 @@ def advantages(learner: Learner, batch: Batch) -> jax.Array:
     given |= {'segment_reward': own, 'segment_ids': batch.turn - 1}
     reward = reward - jnp.nansum(own, axis=1)
   given['logp'] = batch.sampler_logp
-  of_rows = batch.role, reward, batch.group
-  return role_losses.advantages(learner, *of_rows, **given)
+  given |= dict(reward=reward, group=batch.group)
+  if learner.roles:
+    return role_losses.advantages(learner.roles, batch.role, **given)
+  return losses.advantages(learner.objective, **given)
 
 
 def _many_updates(learner: Learner, update: Callable, state, rows, key):
@@ -120,12 +122,16 @@ def _many_updates(learner: Learner, update: Callable, state, rows, key):
     keys = jax.random.split(epoch_key, m)
     parts = batch_lib.split(shuffled, m)
     state, metrics = jax.lax.scan(update, state, (parts, keys))
-    counts = functools.partial(role_losses.counts, learner)
-    return state, (metrics, *jax.vmap(counts)(parts[0]))
+    counted = functools.partial(trained_rows.has_tokens, learner)
+    found = metrics, *jax.vmap(counted)(parts[0])
+    if learner.roles:
+      found += (role_losses.shares_of_updates(learner.roles, parts[0]),)
+    return state, found
 
   keys = jax.random.split(key, learner.epochs)
   state, found = jax.lax.scan(epoch, state, keys)
-  return state, role_losses.over_updates(*found)
+  of = role_losses if learner.roles else losses
+  return state, of.over_updates(*found)
 
 
 def _one_update(
@@ -203,9 +209,12 @@ def _minibatch_stats(learner: Learner, batch: Batch, coefs, key) -> dict:
   given = dict(old_logp=batch.old_logp, sampler_logp=batch.sampler_logp)
   given['is_offpolicy'] = batch.is_offpolicy
   given['sft_mask'] = trained_rows.likelihood_mask(learner, batch)
-  own = batch.role, batch.mask
-  denominators = role_losses.denominators(learner, *own, **given)
-  return {'denominators': denominators, 'coefs': coefs, 'key': key}
+  given['mask'] = batch.mask
+  if learner.roles:
+    sums = role_losses.denominators(learner.roles, batch.role, **given)
+  else:
+    sums = losses.denominators(learner.objective, **given)
+  return {'denominators': sums, 'coefs': coefs, 'key': key}
 
 
 def _selected(learner: Learner, params, batch, adv, sampling, key, teacher):
@@ -267,21 +276,21 @@ def loss_fn(
   """
   params = trees.join(chosen, frozen)
   if 'full_logits' in learner.needs:
-    return _bellman_loss(params, learner, rows, stats, sampling, packed)
+    given = rows[:2], stats['denominators'], sampling, packed
+    found, balance = scoring.bellman_loss(learner, params, *given)
+    return _with_balance(learner, balance, *found)
   batch, adv, selected = rows
-  name, compare = _compared(learner)
-  if teacher is not None and name == 'teacher_kl':
-    rows = scoring.teacher_rows(learner, batch)
-    teacher = teacher._replace(rows=rows)
-  if batch.teacher_top is not None:
-    teacher = batch.teacher_top
+  other = teacher if batch.teacher_top is None else batch.teacher_top
+  name, compare = ('', None) if other is None else _compared(learner)
+  if name == 'teacher_kl' and other is teacher:
+    other = other._replace(rows=scoring.teacher_rows(learner, batch))
   (logp, entropy, divergence), balance = logprobs.score_beside(
     learner.model,
     params,
     batch,
     sampling,
     packed,
-    other=teacher,
+    other=other,
     compare=compare,
     **learner.columns,
   )
@@ -291,14 +300,15 @@ def loss_fn(
   given['sft_mask'] = trained_rows.likelihood_mask(learner, batch)
   given['selected'] = selected
   given['old_logp'] = _old_logp(learner, batch, logp)
-  given[name] = divergence
+  if divergence is not None:
+    given[name] = divergence
   given |= dict(entropy=entropy, **stats)
-  loss, metrics = role_losses.policy_loss(
-    learner, batch.role, logp, adv, batch.mask, **given
-  )
-  if balance is None:
-    return loss, metrics
-  return _with_balance(learner, balance, loss, metrics)
+  given |= dict(logp=logp, adv=adv, mask=batch.mask)
+  if learner.roles:
+    found = role_losses.policy_loss(learner.roles, batch.role, **given)
+  else:
+    found = losses.policy_loss(learner.objective, **given)
+  return found if balance is None else _with_balance(learner, balance, *found)
 
 
 def _compared(learner: Learner):
@@ -324,35 +334,14 @@ def _old_logp(learner: Learner, batch: Batch, logp: jax.Array):
   return losses.proximal_logp(logp, batch.sampler_logp, batch.age, batch.mask)
 
 
-def _bellman_loss(params, learner: Learner, rows, stats, sampling, how):
-  """Computes losses that need the full logits. These are not chunked."""
-  batch, adv, _ = rows
-  logits, balance = scoring.whole_logits(learner, params, batch, sampling, how)
-  named = {
-    'ref_logp': batch.ref_logp,
-    'old_logp': batch.old_logp,
-    'old_mean_logp': batch.old_mean_logp,
-  }
-  loss, metrics = losses.bellman_loss(
-    learner.objective,
-    logits,
-    batch.tokens[:, learner.start :],
-    adv,
-    batch.mask[:, learner.start :],
-    **{k: x[:, learner.start :] for k, x in named.items() if x is not None},
-    denominators=stats['denominators'],
-  )
+def _with_balance(learner: Learner, balance, loss, metrics):
+  """Adds the experts' load balance, or None, to the loss. The term is computed
+  for each micro-batch and averaged over them. A product of two means over
+  tokens is not a sum over rows, so with smaller micro-batches the term asks for
+  balance in each of them.
+  """
   if balance is None:
     return loss, metrics
-  return _with_balance(learner, balance, loss, metrics)
-
-
-def _with_balance(learner: Learner, balance, loss, metrics):
-  """Adds the experts' load balance to the loss. The term is computed for each
-  micro-batch and averaged over them. A product of two means over tokens is not
-  a sum over rows, so with smaller micro-batches the term asks for balance in
-  each of them.
-  """
   balance = balance / learner.micro_batches
   metrics = metrics | {'load_balance': jax.lax.stop_gradient(balance)}
   if learner.balance_coef:

@@ -1,7 +1,6 @@
 """Losses of roles: each objective trains the rows of its role."""
 
 import dataclasses
-import types
 
 import jax
 import jax.numpy as jnp
@@ -167,13 +166,12 @@ def test_metrics_of_two_roles_are_those_of_all_rows(name):
   adv, role = rng.normal(size=12) * (np.arange(12) % 3 > 0), np.arange(12) >= 5
   of_sums = {k: given[k] for k in ('old_logp', 'sampler_logp')}
 
-  def metrics(roles):
-    learner = types.SimpleNamespace(objective=o, roles=roles)
-    sums = role_losses.denominators(learner, role, mask, **of_sums)
-    rows = role, logp, adv, mask
-    return role_losses.policy_loss(learner, *rows, **given, denominators=sums)
-
-  (_, want), (loss, got) = metrics(()), metrics((('a', o), ('b', o)))
+  given |= {'logp': logp, 'adv': adv}
+  sums = losses.denominators(o, mask, **of_sums)
+  _, want = losses.policy_loss(o, mask=mask, **given, denominators=sums)
+  rows = (('a', o), ('b', o)), role, mask
+  sums = role_losses.denominators(*rows, **of_sums)
+  loss, got = role_losses.policy_loss(*rows, **given, denominators=sums)
   apart = {'loss', 'pg_loss', 'least_min'}
   assert want.keys() - got.keys() <= {'least_min'}
   for k in want.keys() - apart:

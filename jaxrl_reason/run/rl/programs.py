@@ -68,8 +68,9 @@ def fused_step(
     stop: int [E] stop tokens.
   """
   sampling = learner.chain.sampling(state.control, sampling)
-  read = teachers.read_by_rewards(learner, state)
-  control = {**(state.control or {}), **read} or None
+  control = state.control or None
+  if state.reward_params is not None or state.teacher_params is not None:
+    control = {**(control or {}), **teachers.read_by_rewards(learner, state)}
   found = source(
     state.params, control, prompts, root, state.step, sampling, stop
   )
