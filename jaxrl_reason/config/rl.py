@@ -198,6 +198,11 @@ class RL(Training):
   optimizer: Optimizer = Optimizer(lr=1e-4)
 
   @property
+  def plays_on_host(self) -> bool:
+    """Returns whether turns are played by an environment in Python."""
+    return bool(self.turns.env) and self.path == 'host'
+
+  @property
   def overlaps(self) -> bool:
     """Returns whether a batch is sampled while the previous one is verified."""
     return self.path == 'host' and self.staleness == 1

@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.config import Eval
-from jaxrl_reason.data import informed_prompts
+from jaxrl_reason.data import controllers, informed_prompts
 from jaxrl_reason.evals import answer_programs
 from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.logits import Sampling
@@ -28,12 +28,7 @@ from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.run import stages, states, supervised_data
 from jaxrl_reason.run.prepare import Prepared
-from jaxrl_reason.run.rl import (
-  problem_pool,
-  programs,
-  verdict_settings,
-)
-from jaxrl_reason.run.rl import python_tools as hosted
+from jaxrl_reason.run.rl import problem_pool, programs, verdict_settings
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.run.rl.generation_settings import generation, sampling_of
 from jaxrl_reason.update.learner import Learner
@@ -124,7 +119,7 @@ def phases(parts: Prepared) -> list[Phase]:
     else:
       out.append(_fused(parts))
   # The first program to run. Tools in Python play outside the program.
-  return out if hosted.is_on(config.rl) else [evaluation(parts), *out]
+  return out if config.rl.plays_on_host else [evaluation(parts), *out]
 
 
 def _env(parts: Prepared, make):
@@ -263,7 +258,7 @@ def _refuse_parts(c) -> None:
           f"round of the step's own problems; set {key}=0, or rl.path='fused'"
         )
   for key, value, none in (
-    ('rl.turns.env', hosted.is_on(c) and c.turns.env, ''),
+    ('rl.turns.env', c.plays_on_host and c.turns.env, ''),
     ('rl.chunks.tokens', c.chunks.tokens, 0),
     ('rl.in_flight.batches', c.in_flight.batches, 0),
     ('rl.tree.width', c.tree.width, 0),
@@ -294,14 +289,14 @@ def _fused(parts: Prepared) -> Phase:
     c, learner, parts.tokenizer, d.completion_len
   )
   state = state_of(layout)
-  chooser = problem_pool.chooser(d)
-  if chooser is None:
+  if not controllers.is_on(d):
     program, n_static = programs.rl_steps, 2
     spares = (1 + c.refill_rounds,) if c.refill_rounds else ()
     prompts = _prompts(parts, encode, k, c.prompts, *spares, axis=1)
     args = learner, source, state, prompts
   else:
     program, n_static = programs.rl_pool_steps, 4
+    chooser = problem_pool.chooser(d)
     ask = problem_pool.ProblemSampler(chooser, c.prompts, c.refill_rounds)
     m = len(problem_pool.pool_of(d, parts.problems.train))
     pool = _lay(_prompts(parts, encode, m), everywhere)

@@ -40,7 +40,7 @@ class Evaluator:
     self.said = ''  # of the last evaluation, on process 0
     how, encoders, player = None, {'': None}, None
     self._tools = None
-    if hosted.is_on(rl):
+    if rl.plays_on_host:
       self._tools = hosted.Pool(rl.turns)
       player = self._playing(rl, d, parts.model, tokenizer, parts.mesh)
     elif rl.turns.env:

@@ -99,7 +99,8 @@ def prepare(
     tokenizer = problems_lib.make_tokenizer(
       run.data, problems, workdir, folder, first
     )
-  loaded, tools = problems, toolbox.prompted(run.rl)
+  loaded = problems
+  tools = toolbox.prompted(run.rl) if run.rl.turns.env == 'tools' else None
   problems = problems_lib.rendered(problems, run.data, tokenizer, folder, tools)
   solution_len = _solution_len(run)
   problems, dropped = problems_lib.drop_long(

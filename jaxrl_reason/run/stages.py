@@ -275,7 +275,8 @@ def fused_source(
     )
   if rl.in_flight.batches:
     source = InFlightSource(source, **rl.in_flight.to_dict())
-  return rounds.nested(source, kinds), encode, sampling
+  source = rounds.nested(source, kinds) if kinds else source
+  return source, encode, sampling
 
 
 def _fused(

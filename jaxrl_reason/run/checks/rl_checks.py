@@ -42,14 +42,22 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
   if 'old_divergence' in needs:
     rules.refuse(region_rules, c, needs)
   chunked = generation_settings.chunks_of(c, d) is not None
-  rules.refuse(generation_settings.penalty_rules, c, needs, chunked)
-  rules.refuse(generation_settings.grammar_rules, c, objective, chunked)
-  rules.refuse(reference_rules, c, objective, adapted)
+  penalties = c.repetition_penalty, c.presence_penalty, c.frequency_penalty
+  if penalties != (1, 0, 0):
+    rules.refuse(generation_settings.penalty_rules, c, needs, chunked)
+  if c.regex or c.json_schema:
+    rules.refuse(generation_settings.grammar_rules, c, objective, chunked)
+  if c.reference.moves or c.reference_memory != 'device':
+    rules.refuse(reference_rules, c, objective, adapted)
   teacher_checks.check(c, needs)
-  if not chunked:  # chunks have rows of their own
+  if c.padding != 'whole' and not chunked:  # chunks have rows of their own
     rules.refuse(padding_rules, c, d, needs)
-  turns.check(c, d, needs)
-  generation_settings.check_chunks(c, d, needs)
+  if c.league.share:
+    rules.refuse(turns.league_rules, c, d)
+  if c.turns.env or 'segment_reward' in needs:
+    turns.check(c, d, needs)
+  if c.chunks.tokens or c.chunks.carry:
+    generation_settings.check_chunks(c, d, needs)
   rules.refuse(hidden_settings.hidden_rules, c, d, needs)
   rules.refuse(verdict_settings.verdict_rules, c, d, objective)
   if c.in_flight.batches:
@@ -220,8 +228,6 @@ def reference_rules(
 ) -> rules.Rows:
   r = c.reference
   moves = r.moves
-  if not moves and c.reference_memory == 'device':
-    return ()
   key = f'rl.reference.{moves[0]}={r[moves[0]]}' if moves else ''
   reads = losses.needs(objective) & {'ref_logp', 'process_reward'}
   reads = reads or c.teacher.weights == REFERENCE
@@ -286,8 +292,6 @@ def temperature_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
 def padding_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
   columns = d.prompt_len + c.hints.room
   packed = packing.choose(c, columns)
-  if packed is None:
-    return ()
   is_shared = isinstance(packed, packing.Shared)
   is_packed = isinstance(packed, packing.Packing)
   longest = columns + d.completion_len

@@ -82,7 +82,9 @@ def sampling_of(c: RL, tokenizer) -> Sampling:
     c.repetition_penalty,
     c.presence_penalty,
     c.frequency_penalty,
-    token_bias.make(c.logit_bias, tokenizer, 'rl.logit_bias'),
+    token_bias.make(c.logit_bias, tokenizer, 'rl.logit_bias')
+    if c.logit_bias
+    else None,
     grammar(c, tokenizer),
   )
 
@@ -275,9 +277,7 @@ def penalty_rules(c: RL, needs: frozenset[str], chunked: bool) -> rules.Rows:
   """Refuses penalties where the update cannot count a row's earlier tokens."""
   neutral = {'repetition': 1, 'presence': 0, 'frequency': 0}
   keys = {f'{name}_penalty': x for name, x in neutral.items()}
-  key = next((key for key, x in keys.items() if c[key] != x), None)
-  if key is None:
-    return ()
+  key = next(key for key, x in keys.items() if c[key] != x)
   packed = not chunked and isinstance(packing.choose(c, 1), packing.Packing)
   name = f'rl.{key}={c[key]}'
   return (
@@ -312,8 +312,6 @@ def grammar_rules(
   Raises:
     ValueError: the grammar is wrong.
   """
-  if not (c.regex or c.json_schema):
-    return ()
   automaton.expression_of(c.regex, c.json_schema, 'rl.')
   needs = losses.needs(objective)
   name = f'rl.regex={c.regex!r}' if c.regex else ''

@@ -11,20 +11,15 @@ from typing import Any
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Data
 from jaxrl_reason.config.run import Rollouts
-from jaxrl_reason.data import informed_prompts
-from jaxrl_reason.losses.imitation import REFERENCE
+from jaxrl_reason.data import controllers, informed_prompts
+from jaxrl_reason.losses.imitation import REFERENCE, VERDICT
 from jaxrl_reason.parts import Chain, Part
 from jaxrl_reason.rewards.kernels.token_bytes import token_bytes_table
-from jaxrl_reason.rollouts import (
-  archive,
-  filters,
-  league,
-  probe,
-  progress,
-  reward_shaping,
-)
+from jaxrl_reason.rollouts import filters, league, probe, progress
 from jaxrl_reason.rollouts.answer_tokens import AnswerTokens
+from jaxrl_reason.rollouts.archive import Archive
 from jaxrl_reason.rollouts.feedback import Feedback
+from jaxrl_reason.rollouts.reward_shaping import Shaping
 from jaxrl_reason.run.rl import (
   hidden_settings,
   problem_pool,
@@ -60,25 +55,26 @@ def make(
     tokenizer: encodes the question of verdicts, and finds final answers.
   """
   n, room = len(facts.source), d.completion_len
-  objective = c.objective(room)
+  start, objective = d.prompt_len + c.hints.room, c.objective(room)
+  t, asks = c.temperature_control, objective.likelihood_on(VERDICT)
   parts = (
     _selection(c, room),
-    _shaping(c, room, n),
-    role_settings.rewards(c, objective),
-    role_settings.part(c),
-    _archive(c, d.prompt_len + c.hints.room, room, n),
-    _probe(c, model),
+    _shaping(c, room, n) if c.shaping.terms else None,
+    role_settings.rewards(c, objective) if c.roles or c.role_decay else None,
+    role_settings.part(c) if c.role_adapters else None,
+    Archive(c.archive, c.samples, start, room, n) if c.archive else None,
+    _probe(c, model) if c.probe.rate else None,
     *_own(c.step_parts),
-    _feedback(c, d.prompt_len + c.hints.room, tokenizer),
-    _answer_tokens(c, d, objective, tokenizer),
-    _rollout_dump(kept, c),
+    _feedback(c, start, tokenizer) if c.teacher.prompt else None,
+    _answer_tokens(c, start, objective, tokenizer),
+    _rollout_dump(kept, c) if kept.every else None,
     progress.Progress(c.hints.room > 0) if _keeps_progress(c) else None,
-    problem_pool.statistics(d, facts),
-    _refresh(c, trainable, tx),
-    _league(c, model, trainable),
-    _temperature_control(c, n),
+    problem_pool.statistics(d, facts) if controllers.is_on(d) else None,
+    _refresh(c, trainable, tx) if c.reference.moves else None,
+    _league(c, model, trainable) if c.league.share else None,
+    _temperature_control(c, n) if t.entropy or t.residual else None,
     # It adds columns to rows, which no other part expects.
-    verdict_settings.part(c, d, objective, model, tokenizer),
+    verdict_settings.part(c, d, model, tokenizer) if asks else None,
   )
   return Chain(tuple(part for part in parts if part is not None))
 
@@ -92,31 +88,16 @@ def _selection(c: RL, completion_len: int) -> filters.Selection | None:
   return filters.Selection(chosen, c.overlong, completion_len)
 
 
-def _shaping(
-  c: RL, completion_len: int, n_problems: int
-) -> reward_shaping.Shaping | None:
-  if not c.shaping.terms:
-    return None
+def _shaping(c: RL, completion_len: int, n_problems: int) -> Shaping:
   terms = {
     k: tuple(v) if isinstance(v, list) else v
     for k, v in c.shaping.to_dict().items()
   }
   sizes = c.samples, completion_len, n_problems
-  return reward_shaping.Shaping(*sizes, **terms)
+  return Shaping(*sizes, **terms)
 
 
-def _archive(
-  c: RL, prompt_columns: int, completion_len: int, n_problems: int
-) -> archive.Archive | None:
-  if not c.archive:
-    return None
-  sizes = prompt_columns, completion_len, n_problems
-  return archive.Archive(c.archive, c.samples, *sizes)
-
-
-def _probe(c: RL, model: Model) -> probe.Probe | None:
-  if not c.probe.rate:
-    return None
+def _probe(c: RL, model: Model) -> probe.Probe:
   (width,) = model.specs['final_norm'].shape
   states = hidden_settings.states(c, model)
   width *= len(states.layers)
@@ -150,29 +131,26 @@ def _own(parts: Mapping) -> list[Part]:
   return made
 
 
-def _answer_tokens(c: RL, d: Data, objective, tokenizer) -> AnswerTokens | None:
+def _answer_tokens(
+  c: RL, start: int, objective, tokenizer
+) -> AnswerTokens | None:
   if not reward_functions.reads_reasoning_only(c):
     return None
   puts = objective.likelihood_on(REFERENCE)
   if objective.likelihood and not puts:
     return None
-  start, (table, _) = d.prompt_len + c.hints.room, token_bytes_table(tokenizer)
-  return AnswerTokens(start, table, puts)
+  return AnswerTokens(start, token_bytes_table(tokenizer)[0], puts)
 
 
 def _feedback(c: RL, start: int, tokenizer) -> Feedback | None:
-  if not c.teacher.prompt:
-    return None
   names = informed_prompts.fields(c.teacher.prompt)
   if not names:
     return None
   return Feedback(start, tuple(tokenizer.eos_ids), 'sample' in names)
 
 
-def _rollout_dump(kept: Rollouts, c: RL) -> RolloutDump | None:
+def _rollout_dump(kept: Rollouts, c: RL) -> RolloutDump:
   problems = min(kept.problems, c.prompts)
-  if not kept.every:
-    return None
   return RolloutDump(kept.every, problems, c.samples, bool(c.propose))
 
 
@@ -182,24 +160,18 @@ def _keeps_progress(c: RL) -> bool:
   return bool(scheduled or c.hints.room or c.reference.patience)
 
 
-def _refresh(c: RL, trainable: str, tx) -> refresh.Refresh | None:
-  if not c.reference.moves:
-    return None
+def _refresh(c: RL, trainable: str, tx) -> refresh.Refresh:
   return refresh.Refresh(**c.reference.to_dict(), tx=tx, trainable=trainable)
 
 
-def _league(c: RL, model: Model, trainable: str) -> league.League | None:
-  if not c.league.share:
-    return None
+def _league(c: RL, model: Model, trainable: str) -> league.League:
   return league.League(
     **c.league.to_dict(), specs=model.specs, trainable=trainable
   )
 
 
-def _temperature_control(c: RL, n_problems: int) -> TemperatureControl | None:
-  t = c.temperature_control
-  if not (t.entropy or t.residual):
-    return None
+def _temperature_control(c: RL, n_problems: int) -> TemperatureControl:
+  settings = c.temperature_control.to_dict()
   return TemperatureControl(
-    **t.to_dict(), first=c.temperature, n_problems=n_problems
+    **settings, first=c.temperature, n_problems=n_problems
   )

@@ -32,10 +32,8 @@ from jaxrl_reason.parts import Part, Step
 POOL = 'pool'  # of TrainState.control
 
 
-def chooser(data: Data) -> Chooser | None:
-  """Builds the chooser of a run; None if problems come in the data's order."""
-  if not controllers.is_on(data):
-    return None
+def chooser(data: Data) -> Chooser:
+  """Builds the chooser of a run whose controller is on."""
   return chooser_lib.make(data, *mixture.names_and_weights(data))
 
 
@@ -254,12 +252,9 @@ def _observed(outcomes: Outcomes) -> dict[str, jax.Array]:
   return {k: x.reshape(-1) for k, x in rows.items()}
 
 
-def statistics(data: Data, facts: Facts) -> PoolStatistics | None:
-  """Builds the part that keeps a pool's statistics; None if there is no
-  pool.
-  """
-  chosen = chooser(data)
-  return chosen and PoolStatistics(chosen, facts)
+def statistics(data: Data, facts: Facts) -> PoolStatistics:
+  """Builds the part that keeps a pool's statistics."""
+  return PoolStatistics(chooser(data), facts)
 
 
 def renewed(

@@ -30,11 +30,6 @@ _CALL = {'name': 'f', 'arguments': {}}
 _MARK = 'jaxrl-reason-answer-of-a-tool'
 
 
-def is_on(c: RL) -> bool:
-  """Returns whether the rl section uses an environment in Python."""
-  return bool(c.turns.env) and c.path == 'host'
-
-
 def check(c: RL) -> None:
   """Refuses settings that do not work with an environment in Python."""
   t = c.turns

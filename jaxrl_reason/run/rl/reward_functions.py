@@ -134,7 +134,7 @@ def check(c: RL, data: Data, problems: Problems, tokenizer):
   """
   rewards, example = c.rewards, problems.train[0]
   _check_schedules(rewards)
-  if hosted.is_on(c):
+  if c.plays_on_host:
     hosted.try_out(c.turns, problems)
   if c.turns.env and not rewards:
     return  # only the environment's own rewards

@@ -49,17 +49,15 @@ def evaluated(c: RL, model: Model) -> Model:
   return adapters.of_role(model, role, number(c))
 
 
-def part(c: RL) -> RoleAdapters | None:
+def part(c: RL) -> RoleAdapters:
   """Returns the part of a step that measures the adapters of roles."""
-  return RoleAdapters(names(c)) if c.role_adapters else None
+  return RoleAdapters(names(c))
 
 
-def rewards(c: RL, objective: losses.Objective) -> RoleRewards | None:
+def rewards(c: RL, objective: losses.Objective) -> RoleRewards:
   """Returns the part of a step that marks the roles of rows, and subtracts
   their running baselines.
   """
-  if not (c.roles or c.role_decay):
-    return None
   roles, by_turn = names(c) or ('0',), False
   if turn_settings.is_chain(c) and objective['advantage'] == 'segments':
     roles, by_turn = tuple(map(str, range(len(c.turns.links)))), True

@@ -266,7 +266,7 @@ def make_verifier(c: RL, data: Data, learn: Learner, parts):
     spec = reward_functions.host_spec(c.rewards, parts.problems.reward)
     limits = dict(workers=c.workers, timeout_s=c.timeout_s)
     pool = VerifierPool(spec, **limits)
-  if not hosted.is_on(c):
+  if not c.plays_on_host:
     return pool, pool.close, None, dict
   tools = hosted.Pool(c.turns)
   player = hosted.player(

@@ -129,10 +129,7 @@ def _check_game(c: RL, needs: frozenset[str]) -> None:
 
 def league_rules(c: RL, d: Data) -> rules.Rows:
   """Refuses past versions as players where there is no game for them."""
-  share = c.league.share
-  if not share:
-    return ()
-  key = f'rl.league.share={share}'
+  key = f'rl.league.share={c.league.share}'
   return (
     (
       not is_game(c),
@@ -163,16 +160,13 @@ def _check_chain(c: RL) -> None:
 
 def check(c: RL, data: Data, needs: frozenset[str]) -> None:
   """Refuses settings that do not work with an environment, or that need one."""
-  rules.refuse(league_rules, c, data)
   name = c.turns.env
   if not name:
-    if 'segment_reward' in needs:
-      raise ValueError(
-        f'rl.algorithm={c.algorithm!r} needs the rewards of turns: set '
-        'rl.turns.env'
-      )
-    return
-  if hosted.is_on(c):
+    raise ValueError(
+      f'rl.algorithm={c.algorithm!r} needs the rewards of turns: set '
+      'rl.turns.env'
+    )
+  if c.plays_on_host:
     hosted.check(c)
     if 'greedy_reward' in needs:
       raise ValueError(

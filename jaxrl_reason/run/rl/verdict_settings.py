@@ -36,17 +36,13 @@ def is_on(objective: losses.Objective) -> bool:
   return objective.likelihood_on(VERDICT)
 
 
-def part(
-  c: RL, d: Data, objective: losses.Objective, model: Model, tokenizer: Any
-) -> Verdicts | None:
-  """Builds the part that adds questions to rows, or returns None.
+def part(c: RL, d: Data, model: Model, tokenizer: Any) -> Verdicts:
+  """Builds the part that adds questions to rows.
 
   Raises:
     ValueError: names the key of a text that the tokenizer cannot encode, of a
       verdict that is not one token, or of packed rows that are too short.
   """
-  if not is_on(objective):
-    return None
   texts, parts = c.verdict.to_dict(), c.minibatches * c.micro_batches
   made = own_verdicts.made(texts, model, tokenizer, parts=parts)
   packed = packing.choose(c, 1)
