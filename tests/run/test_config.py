@@ -20,9 +20,9 @@ from jaxrl_reason.models import adapters, spec, transformer
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.checks import (
-  advantage_checks,
   config_checks,
   data_checks,
+  loss_checks,
 )
 from jaxrl_reason.run.records import events
 from jaxrl_reason.run.rl import turn_settings
@@ -116,7 +116,7 @@ def test_refused_single_samples_have_no_advantage():
     config.rl.loss.advantage = name
     try:
       c = config_lib.read(config).rl
-      rules.refuse(advantage_checks.group_rules, c, settings)
+      rules.refuse(loss_checks.group_rules, c, settings)
     except ValueError:
       refused.add(name)
   arrays = {

@@ -28,7 +28,6 @@ from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.checks import (
   data_checks,
   mesh_checks,
-  off_policy_checks,
   rl_checks,
   schedule_checks,
   selection_checks,
@@ -135,7 +134,6 @@ def _check_stages(config: Run, shards: int) -> None:
     adapted = bool(config.lora.rank or config.steering)
     for at, c, objective in role_settings.losses_of(config):
       try:
-        off_policy_checks.check(c, objective)
         rl_checks.check(c, config.data, objective, adapted)
       except ValueError as e:
         raise ValueError(f'{at}{e}') from e

@@ -3,11 +3,7 @@
 from jaxrl_reason import losses
 from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.rollouts import in_flight
-from jaxrl_reason.run.checks import (
-  advantage_checks,
-  off_policy_checks,
-  teacher_checks,
-)
+from jaxrl_reason.run.checks import loss_checks, teacher_checks
 from jaxrl_reason.run.rl import (
   generation_settings,
   hidden_settings,
@@ -29,9 +25,9 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
   Raises:
     ValueError: names the key.
   """
+  loss_checks.check(c, objective)
   needs = losses.needs(objective)
-  advantage_checks.check(c, objective)
-  others = off_policy_checks.demo_rules, reward_functions.answer_rules
+  others = loss_checks.demo_rules, reward_functions.answer_rules
   for table in (likelihood_rules, role_rules, *others):
     rules.refuse(table, c, objective)
   rules.refuse(old_logp_rules, c, needs)
