@@ -7,7 +7,7 @@ params -> a new state; fields in `named.<name>.keep` are carried over
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from etils import epath
 from jaxrl_reason import trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import manager, other_run
+from jaxrl_reason.config import Run
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run import stages, states
 from jaxrl_reason.run.prepare import Prepared
@@ -48,6 +49,29 @@ def _room(key: str, name: str, remedies: str) -> Iterator[None]:
       f'{remedies} or a larger fsdp axis; plan computes the memory of both '
       f'({str(e).splitlines()[0]:.120})'
     ) from e
+
+
+def load_beside(
+  run: Run,
+  where: TrainState,
+  end_of: Callable[[str], tuple[epath.Path, int]] | None = None,
+) -> tuple[Any, Any]:
+  """Loads the weights of a stage's teacher and of its reward model; None where
+  there is none.
+
+  Args:
+    run: the config of the stage; where: shardings of its state.
+    end_of: see `reward_models.load`.
+  """
+  c, teacher, reward = run.rl, None, None
+  if where.teacher_params is not None:
+    with _room(teachers.KEY, c.teacher.weights, OF_TEACHER):
+      teacher = teachers.load(c.teacher, run.model, where.teacher_params)
+  if where.reward_params is not None:
+    name, rest = c.reward_model.weights, (where.reward_params, end_of)
+    with _room(reward_models.KEY, name, OF_REWARD_MODEL):
+      reward = reward_models.load(name, run.model, *rest)
+  return teacher, reward
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,29 +109,13 @@ class StageTransition:
       key = f'named.{p.name}.weights={p.weights!r}'
       at = self._end_of(key, p.weights)
       params = other_run.read_stage(*at, layout.shardings.params)
-    state = layout.begin(params, total, *self._beside(layout))
+    end_of = functools.partial(self._end_of, reward_models.KEY)
+    beside = load_beside(p.config, layout.shardings, end_of)
+    state = layout.begin(params, total, *beside)
     fields = [staging.KEEP[what] for what in p.keep]
     kept = {k: getattr(before, k) for k in fields}
     # The moments stay; the learning rate follows this stage's own schedule.
     return state.replace(**optim.rescheduled(kept))
-
-  def _beside(self, layout: states.Layout) -> tuple[Any, Any]:
-    """Reads the weights of the stage's teacher and of its reward model; None
-    where there is none.
-    """
-    run, teacher, reward = self.planned[self.index].config, None, None
-    c, where = run.rl, layout.shardings
-    if where.teacher_params is not None:
-      with _room(teachers.KEY, c.teacher.weights, OF_TEACHER):
-        teacher = teachers.load(c.teacher, run.model, where.teacher_params)
-    if where.reward_params is not None:
-      name = c.reward_model.weights
-      end_of = functools.partial(self._end_of, reward_models.KEY)
-      with _room(reward_models.KEY, name, OF_REWARD_MODEL):
-        reward = reward_models.load(
-          name, run.model, where.reward_params, end_of
-        )
-    return teacher, reward
 
   def _end_of(self, key: str, name: str) -> tuple[epath.Path, int]:
     """Returns the workdir and the last checkpoint of an earlier stage. It may

@@ -23,7 +23,7 @@ from jaxrl_reason.base import Prompts, TrainState
 from jaxrl_reason.checkpoints import manager
 from jaxrl_reason.config import Run
 from jaxrl_reason.config.run import Checkpoint
-from jaxrl_reason.run import loop, stages, states, train
+from jaxrl_reason.run import loop, stage_transition, stages, states, train
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.evaluator import Evaluator
 from jaxrl_reason.run.prepare import Prepared, prepare
@@ -37,7 +37,7 @@ from jaxrl_reason.run.process import (
 )
 from jaxrl_reason.run.process import workdir as workdirs
 from jaxrl_reason.run.records import events, metrics
-from jaxrl_reason.run.rl import programs, reward_models, sources, teachers
+from jaxrl_reason.run.rl import programs, sources
 from jaxrl_reason.run.rl import reward_functions as rewarding
 from jaxrl_reason.studies import traced
 from jaxrl_reason.studies.telling import Telling
@@ -338,13 +338,8 @@ def _first(configs, own, made, layout: Stacked) -> TrainState:
   for config, path, m in zip(configs, own, made):
     first = p._replace(config=m.config, root=m.root)
     params = states.init_params(first, path)
-    c, where, teacher, reward = config.rl, layout.one.shardings, None, None
-    if where.teacher_params is not None:
-      teacher = teachers.load(c.teacher, config.model, where.teacher_params)
-    if where.reward_params is not None:
-      name = c.reward_model.weights
-      reward = reward_models.load(name, config.model, where.reward_params)
-    each.append(layout.one.begin(params, 0, teacher, reward))
+    beside = stage_transition.load_beside(config, layout.one.shardings)
+    each.append(layout.one.begin(params, 0, *beside))
   return layout.stack(each)
 
 
