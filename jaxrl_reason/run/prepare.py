@@ -20,6 +20,7 @@ from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import hf, other_run, pretrained
 from jaxrl_reason.config import RL, Data, Run, rules
 from jaxrl_reason.config import Model as ModelSection
+from jaxrl_reason.config.rl_sections import Hidden
 from jaxrl_reason.config.training import Supervised, Training
 from jaxrl_reason.data import (
   lengths,
@@ -182,19 +183,23 @@ def assemble(
     sections = {kind: c.training(kind) for kind in c.stages}
     routes = c.rl.replay_routes
     rules.refuse(config_checks.expert_rules, sections, routes, shape.experts)
-    rules.refuse(hidden_settings.layer_rules, c.rl, shape.layers)
+    if c.rl.views.hidden != Hidden():
+      rules.refuse(hidden_settings.layer_rules, c.rl, shape.layers)
     for kind, own in sections.items():
       rules.refuse(config_checks.position_rules, kind, own, shape)
-  roles = len(role_settings.names(config.rl)) if config.rl.role_adapters else 1
-  model = adapters.attach(
-    transformer.build(shape),
-    lora=lora.Lora(**config.lora.to_dict(), roles=roles)
-    if config.lora.rank
-    else None,
-    steering=config.steering,
-    frozen_dtype=config.frozen_dtype,
-    trainable=config.trained_paths,
-  )
+  model = transformer.build(shape)
+  if config.adapter_paths or config.frozen_dtype != 'float32':
+    rl = config.rl
+    roles = len(role_settings.names(rl)) if rl.role_adapters else 1
+    model = adapters.attach(
+      model,
+      lora=lora.Lora(**config.lora.to_dict(), roles=roles)
+      if config.lora.rank
+      else None,
+      steering=config.steering,
+      frozen_dtype=config.frozen_dtype,
+      trainable=config.trained_paths,
+    )
   paths = trees.flatten(model.specs)
   config_checks.check_trainable(config, paths)
   root = jax.random.key(config.seed)

@@ -33,6 +33,11 @@ def check(rl: RL, d: Data, stages: tuple[str, ...]) -> None:
   rules.refuse(knob_rules, 'data', d)
   if not d.sources:
     rules.refuse(range_rules, 'data', d)
+  else:
+    _check_sources(d, stages)
+
+
+def _check_sources(d: Data, stages: tuple[str, ...]) -> None:
   for name, source in d.sources.items():
     key = f'data.sources.{name}'
     rules.refuse(rules.section, key, source, "dict(name='arithmetic')")
@@ -41,11 +46,10 @@ def check(rl: RL, d: Data, stages: tuple[str, ...]) -> None:
     rules.refuse(task_rules, f'data.sources.{name}', section)
     rules.refuse(knob_rules, f'data.sources.{name}', section)
     rules.refuse(range_rules, f'data.sources.{name}', section)
-  if d.sources:
-    weights = mixture.own(d, 'weight')
-    for name, weight in zip(d.sources, weights):
-      rules.refuse(weight_rules, f'data.sources.{name}.weight', weight)
-    rules.refuse(mixture_rules, stages, d, [*map(_schedule, weights)])
+  weights = mixture.own(d, 'weight')
+  for name, weight in zip(d.sources, weights):
+    rules.refuse(weight_rules, f'data.sources.{name}.weight', weight)
+  rules.refuse(mixture_rules, stages, d, [*map(_schedule, weights)])
 
 
 def controller_rules(c: Controller, n_sources: int) -> rules.Rows:
@@ -235,14 +239,15 @@ def source_rules(key: str, source: Mapping) -> rules.Rows:
 
 def task_rules(key: str, d: Data) -> rules.Rows:
   known = ('gsm8k', 'files', *tasks.TASKS, *tasks.GAMES)
-  file = example_files.is_source(d.name)
+  if tasks.is_known(d.name) or d.name in known:
+    return ()
   return (
     (
-      file,
+      example_files.is_source(d.name),
       f'{key}.name={d.name!r}: write {key}.name=files and {key}.dir={d.name}',
     ),
     (
-      not tasks.is_known(d.name) and d.name not in known,
+      True,
       f'{key}.name={d.name!r}: choose one of {", ".join(known)}, or '
       f'gym:<family>.{nearest(d.name, known)}',
     ),
