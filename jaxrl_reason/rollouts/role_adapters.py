@@ -37,7 +37,7 @@ class RoleAdapters(Part):
 def product_norm(adapters: Any) -> jax.Array:
   """Computes the Frobenius norm of the products a b of adapters, f32 []."""
   flat, total = trees.flatten(adapters), jnp.float32(0)
-  for path in {p.rpartition('/')[0] for p in flat}:
+  for path in dict.fromkeys(p.rpartition('/')[0] for p in flat):
     a, b = flat[f'{path}/a'], flat[f'{path}/b']
     # |a b|^2 is the sum over ranks of (a^T a) (b b^T): no product [in,out].
     of_a = jnp.einsum('...ir,...is->...rs', a, a)

@@ -49,6 +49,15 @@ def logits(model, params, rows):
   return np.asarray(model.unembed(params, model.hidden(params, *rows)))
 
 
+def test_weights_are_adapted_in_one_order(trio):
+  """Otherwise processes compile different programs, and keep each of them."""
+  _, _, params = trio
+  seen = []
+  lora._with(params, lambda w, a, b: seen.append(id(a)) or w)
+  flat = trees.flatten(params[lora.KEY])
+  assert seen == [id(x) for path, x in flat.items() if path.endswith('/a')]
+
+
 def test_alpha_0_equals_the_base_exactly(rows):
   base, model, params = adapted(alpha=0.0)
   wanted = logits(base, lora.base_of(params), rows)

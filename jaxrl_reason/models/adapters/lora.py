@@ -130,7 +130,8 @@ def _with(params: dict, f) -> dict:
     return params
   flat = trees.flatten(base_of(params), layers.is_weight)
   ab = trees.flatten(params[KEY])
-  for path in {p.rpartition('/')[0] for p in ab}:
+  # Not in the order of a set, which differs between processes.
+  for path in dict.fromkeys(p.rpartition('/')[0] for p in ab):
     flat[path] = f(flat[path], ab[f'{path}/a'], ab[f'{path}/b'])
   return trees.unflatten(flat)
 
