@@ -7,7 +7,7 @@ when the first runs have ended (`study_run.py`).
 import re
 from collections.abc import Iterable, Sequence
 
-from jaxrl_reason.config import Run
+from jaxrl_reason.config import Data, Eval, Run
 from jaxrl_reason.evals import accuracy
 from jaxrl_reason.names import nearest
 
@@ -41,7 +41,7 @@ def check(
     ValueError: names the metric.
   """
   known = dict.fromkeys(
-    name for config in configs for name in _names(config, bool(old))
+    name for c in configs for name in _names(c.data, c.eval, bool(old))
   )
   if kl_on:
     known[KL] = None
@@ -53,10 +53,10 @@ def check(
       )
 
 
-def _names(config: Run, has_old: bool) -> list[str]:
+def _names(d: Data, c: Eval, has_old: bool) -> list[str]:
   """Returns the names of the columns of a run that are known before it."""
-  kinds = accuracy.names(config.eval.samples)
-  splits = ['heldout', 'harder', *(f'heldout/{x}' for x in config.data.sources)]
+  kinds = accuracy.names(c.samples)
+  splits = ['heldout', 'harder', *(f'heldout/{x}' for x in d.sources)]
   evaluated = [f'{EVAL}{split}/{kind}' for split in splits for kind in kinds]
   evaluated += [f'{EVAL}{x}' for x in OTHER]
   computed = [p + name for p in (START, GAIN) for name in evaluated]
