@@ -9,6 +9,7 @@ from shapes with the trainer's shardings.
 
 import dataclasses
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import jax
@@ -89,6 +90,11 @@ def state_of(layout) -> Any:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
 
   return jax.tree.map(put, layout.template, layout.shardings)
+
+
+def last_state(parts: Prepared) -> Any:
+  """Returns the shapes and shardings of the last stage's state."""
+  return state_of(_learner(parts, parts.config.stages[-1])[1])
 
 
 def of_a_step(names: Iterable[str]) -> list[str]:
@@ -338,7 +344,10 @@ def _host(parts: Prepared) -> list[Phase]:
   generate = jax.jit(programs.rl_rollout, static_argnums=0)
   new, flops = _token_trips(gen), costs.sample()
   out = [Phase('generate', generate, args, state, c.parts, new, flops)]
-  rollout = jax.eval_shape(lambda *a: programs.rl_rollout(gen, *a), *args[1:])
+  # On the mesh of a TPU, decoding is traced as a loop over layers. Unrolled
+  # layers take seconds to trace.
+  with jax.set_mesh(mesh):
+    rollout = jax.eval_shape(partial(programs.rl_rollout, gen), *args[1:])
   whole, best = _prompts(parts, None, c.prompts), None
   if 'greedy_reward' in learner.needs:
     args = gen, state.params, whole, root, state.step, sampling, stop

@@ -1,7 +1,8 @@
 """Finds memory settings of a recipe by compiling it.
 
   lean(config, mesh)       -> the recipe on the mesh, without any division
-  fitting(planner, config) -> Found: settings that fit the mesh, or None
+  fitting(planner, config) -> Found: settings that fit the mesh, or None;
+                              TooSlow: it is slower than a limit
   completed(planner, found) -> Found: with the other phases of a step
   faster(planner, found)   -> Found: the same, or faster settings
   estimated(config, hbm)   -> settings of GPUs or a CPU, without compiling
@@ -41,6 +42,10 @@ ROOM = 0.8  # share of a chip's memory for the estimated arrays
 SPLIT = 0.6
 TRIES = 3  # compilations of a remat policy, except the last policy
 SHARED = 'shared:1'
+
+
+class TooSlow(ValueError):
+  """A mesh cannot be among the fastest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +181,7 @@ def _room(hbm: float, parts: Prepared) -> tuple[float, float]:
   Args:
     hbm: bytes of a device's memory.
   """
-  state = phases.phases(parts)[-1].state
+  state = phases.last_state(parts)
   room = hbm - described.on_chip(state)
   trained, _ = trees.split(state.params, parts.config.trained_paths)
   return room - _gathered(parts), room - described.on_chip(trained)
@@ -216,12 +221,16 @@ def _trained(planner, found: Found, end=0, **changes) -> Found | None:
   return _least(planner, found, f'{name}__micro_batches', phase, **how)
 
 
-def fitting(planner, config: Run) -> Found | None:
+def fitting(planner, config: Run, limit: float = math.inf) -> Found | None:
   """Finds settings with which a recipe fits its mesh; settings with less
   recomputation are tried first.
 
   Args:
     planner: `plan.Planner`; config: of `lean`.
+    limit: seconds of a step.
+
+  Raises:
+    TooSlow: generation alone takes longer than the limit.
   """
   made, name = Found(config, {}), config.stages[-1]
   names = asked(planner.only, name, config.rl.path)
@@ -232,16 +241,38 @@ def fitting(planner, config: Run) -> Found | None:
   left += [of_update] * (names != ['generate'])
   if min(left) < 0:  # the memory that all settings need does not fit
     return None
+  if names != ['generate'] and not _can_train(planner, parts):
+    return None
   if 'generate' in names:
     of_cache, _ = _room(ROOM * has, parts)
     how = dict(need=_cache(parts), room=of_cache)
     made = _least(planner, made, 'rl__parts', 'generate', **how)
   if names == ['generate'] or made is None:
     return made
+  if made.seconds > limit:
+    raise TooSlow(f'generation alone takes {made.seconds:.3g} s')
   for policy in POLICIES:
     if found := _trained(planner, made, model__remat=policy):
       return found
   return None
+
+
+def _can_train(planner, parts: Prepared) -> bool:
+  """Returns whether an update may fit: by arithmetic, or else, because the
+  arithmetic is not exact, by compiling the settings that need least memory.
+  """
+  config, name = parts.config, parts.config.stages[-1]
+  key, shards = f'{name}__micro_batches', sharding.row_shards(parts.mesh)
+  most = counts(config, key, shards)[-1]
+  least = {'model__remat': POLICIES[-1], key: most}
+  parts = planner.parts(config.changed(**least))
+  _, room = _room(ROOM * planner.machine.chip.hbm, parts)
+  if _activations(parts) / most <= room:
+    return True
+  planner.say(f'model.remat={POLICIES[-1]}, {name}.micro_batches={most}')
+  phase = asked(planner.only, name, config.rl.path)[-1]
+  (facts,) = planner.facts_of(parts, (phase,))
+  return facts['fits']
 
 
 def completed(planner, found: Found) -> Found:

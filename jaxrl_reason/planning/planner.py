@@ -206,7 +206,8 @@ class Planner:
 
   def search(self) -> list[dict]:
     """Plans the recipe on every mesh shape, with settings that fit. The fastest
-    mesh is first; meshes that do not fit come last.
+    mesh is first. Meshes that do not fit, or of which generation alone is
+    slower than the fastest meshes, come last.
     """
     lean = settings.lean(self.config, self.config.mesh)
     # Refuses --only of other phases.
@@ -217,13 +218,16 @@ class Planner:
     small = 16 * size < self.machine.chip.hbm / 4
     given = lean, n, shape.kv_heads, self.machine.slices, small
     found, failed = [], []
-    for mesh in mesh_search.meshes(*given):
+    # The largest tensor axis first: it reads the fewest weights for a token.
+    for mesh in sorted(mesh_search.meshes(*given), key=lambda m: -m[2]):
       self.say(f'mesh {mesh}')
       config = settings.lean(self.config, mesh)
+      fastest = sorted(f.seconds for f in found)
+      limit = fastest[FEW - 1] if len(found) >= FEW else math.inf
       try:
-        made, why = settings.fitting(self, config), 'does not fit'
+        made, why = settings.fitting(self, config, limit), 'does not fit'
         made = made and settings.completed(self, made)
-      except ValueError as e:  # does not divide, or scoring does not fit
+      except ValueError as e:  # too slow, does not divide, or does not fit
         made, why = None, str(e)
       if made:
         found.append(made)

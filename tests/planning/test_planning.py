@@ -928,6 +928,25 @@ def test_the_command_finds_settings(monkeypatch):
   assert plan.misfits(facts) == '--search: the recipe fits none of these meshes'
 
 
+def test_the_second_fastest_mesh_is_the_limit_of_later_ones(monkeypatch):
+  fitting, limits, seconds = settings.fitting, [], []
+
+  def limited(planner, config, limit):
+    limits.append(limit)
+    if len(limits) == 6:
+      raise settings.TooSlow('generation alone takes 9 s')
+    made = fitting(planner, config, limit)
+    seconds.append(made.seconds)
+    return made
+
+  monkeypatch.setattr(settings, 'fitting', limited)
+  text, facts = searched(monkeypatch, 16)
+  assert limits[:2] == [math.inf] * 2
+  assert limits[2:] == [sorted(seconds[:n])[1] for n in range(2, 6)]
+  why = 'generation alone takes 9 s'
+  assert facts['meshes'][-1]['why'] == why and why in text
+
+
 def test_a_search_counts_scoring(monkeypatch):
   """It takes as long as generation and the update here."""
   shapes = [(1, 2, 4), (1, 8, 1)]

@@ -149,6 +149,30 @@ def test_without_a_fit_the_result_is_none(recipe):
   assert found(planner) is None
 
 
+@pytest.mark.parametrize('needs, want', [(20.0, None), (1.0, 'dots')])
+def test_an_update_that_may_not_fit_is_compiled_where_it_needs_least(
+  recipe, needs, want, monkeypatch
+):
+  """If it does not fit there, nothing else is compiled."""
+  monkeypatch.setattr(settings, '_activations', lambda parts: math.inf)
+  monkeypatch.setitem(KEPT, 'full', needs * 64)
+  planner = Planner(recipe)
+  made = found(planner)
+  assert (made and made.config.model.remat) == want
+  (name, least), *later = planner.tried
+  assert name == 'update' and bool(later) == bool(want)
+  assert (least.model.remat, least.rl.micro_batches) == ('full', 64)
+
+
+def test_a_mesh_whose_generation_exceeds_the_limit_has_no_update(recipe):
+  planner = Planner(recipe)
+  lean = settings.lean(planner.config, (1, 8, 1))
+  with pytest.raises(settings.TooSlow, match='generation alone takes 7 s'):
+    settings.fitting(planner, lean, limit=6.9)
+  assert {name for name, _ in planner.tried} == {'generate'}
+  assert settings.fitting(planner, lean, limit=7.1)
+
+
 def test_one_phase_alone(recipe):
   planner = Planner(recipe, only=('generate',))
   made = found(planner)
@@ -229,7 +253,9 @@ def test_only_meshes_that_no_setting_fits_are_refused(
   least = needs(sum(sizes.values()) - lora, moe, lora) / chips.GIB
   for share, refused in ((0.97, True), (1.03, False)):
     planner = Planner(config, hbm=share * least, only=(only,) * bool(only))
-    planner.facts_of = lambda parts, names: [dict(fits=True)]
+    planner.facts_of = lambda parts, names: [
+      dict(fits=True, serial_seconds=1.0)
+    ]
     made = settings.fitting(planner, settings.lean(config, mesh))
     assert (made is None) == refused
 
