@@ -32,6 +32,8 @@ def recipes() -> list[tuple]:
 
 RECIPES = recipes()
 NAMES = [f'{path.stem}-{variant}'.rstrip('-') for path, variant in RECIPES]
+# The others are for two CPU cores, and state one TPU chip besides.
+FOR_TPUS = [found for found in RECIPES if 'CPU' not in hardware(found[0])]
 
 
 def stated(path, variant: str) -> list[str]:

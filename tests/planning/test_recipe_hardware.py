@@ -1,19 +1,20 @@
-"""The stated hardware of a recipe has enough memory, by a lower bound.
-`tests/tpu/test_hardware.py` checks it with the compiler.
+"""The stated hardware of a recipe has enough memory, by a lower bound, and a
+recipe for TPUs has the settings of the planner's arithmetic.
+`tests/tpu/test_hardware.py` checks both with the compiler.
 """
 
 import math
 
 import jax.numpy as jnp
 import pytest
-from hardware import NAMES, RECIPES, stated, to_plan
+from hardware import FOR_TPUS, NAMES, RECIPES, stated, to_plan
 from jax.sharding import AbstractMesh, AxisType
 from paths import ROOT, load_recipe
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import spec
-from jaxrl_reason.planning import abstract, phases
+from jaxrl_reason.planning import abstract, phases, plan_settings
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.process import chips
@@ -92,3 +93,20 @@ def test_a_chip_that_is_too_small_is_refused():
   config = config.changed(model__remat='dots', rl__micro_batches=8)
   needs = least_bytes(config, mesh_of((-1, 1, 1), 'v6e:1x1'))
   assert needs['update'] > 24e9
+
+
+@pytest.mark.parametrize('path, variant', FOR_TPUS)
+def test_a_recipe_for_tpus_follows_its_planner(path, variant, monkeypatch):
+  """More parts, recomputation or micro-batches than the chips need take more
+  time. The arithmetic may differ from compiled programs by one step.
+  """
+  config = planned(path, variant)
+  least = 'none', *plan_settings.POLICIES
+  for topology in stated(path, variant):
+    mesh, hbm = mesh_of(config.mesh, topology), chips.chip_of(topology).hbm
+    monkeypatch.setattr(sharding, 'make_mesh', lambda *_, mesh=mesh: mesh)
+    found, _ = plan_settings.estimated(config, hbm, mesh.axis_sizes[:3])
+    assert config.rl.parts == found.rl.parts
+    assert config.rl.micro_batches <= 2 * found.rl.micro_batches
+    remat = config.model.remat, found.model.remat
+    assert least.index(remat[0]) <= least.index(remat[1])
