@@ -29,6 +29,13 @@ class Step(NamedTuple):
   reward: jax.Array  # f32 [], of this turn
   done: jax.Array  # bool [], the episode is over
   malformed: jax.Array | bool = False  # bool [], no valid call or move
+  # f32 [], of the other player of a game; None: the negative of `reward`.
+  other: jax.Array | None = None
+
+  @property
+  def others_reward(self) -> jax.Array:
+    """Returns the reward of the player who did not move."""
+    return -self.reward if self.other is None else self.other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +51,8 @@ class Env:
     told: function from states of rows to arrays by name that rewards read, or
       None.
     players: 2 for a game in which two policies move in turn: `reward` is for
-      the player who moved, and the other player gets its negative. The
-      observation has at least one byte, and the other player reads it.
+      the player who moved, and the other player gets its negative, or `other`.
+      The observation has at least one byte, and the other player reads it.
     movers: of a game of two, players for evaluations, by name: functions from
       (state, key) to the bytes of a move and their number. The first one plays
       against the policy in `eval/heldout`, the others in

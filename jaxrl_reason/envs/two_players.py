@@ -36,7 +36,7 @@ def against(game: Env) -> Env:
     said = jax.tree.map(
       lambda a, b: jnp.where(own.done, a, b),
       own,
-      other._replace(reward=own.reward - other.reward),
+      other._replace(reward=own.reward + other.others_reward),
     )
     after = state | {'game': said.state, 'key': noise}
     return said._replace(state=after, malformed=own.malformed)

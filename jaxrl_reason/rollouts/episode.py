@@ -183,7 +183,7 @@ class Play:
       'no_room': goes_on & ~last & ~fits,
     }
     old = state.episode
-    reward = how.weight * jnp.where(own, said.reward, -said.reward)
+    reward = how.weight * jnp.where(own, said.reward, said.others_reward)
     reward = jnp.where(live, reward, jnp.nan).astype(jnp.float32)
     now = jnp.arange(how.most) == jnp.reshape(state.turn, (-1, 1))
     episode = Episode(

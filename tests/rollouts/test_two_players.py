@@ -136,8 +136,7 @@ def biased(model):
   return dataclasses.replace(model, unembed=unembed)
 
 
-def play(model, params, **static):
-  env = envs.ENVS['subtraction']
+def play(model, params, env=envs.ENVS['subtraction'], **static):
   how, prompts = turns.make(env, Toy(), **LIMITS), asked()
 
   def f(params):
@@ -207,6 +206,31 @@ def test_rows_are_the_games_of_a_referee():
   np.testing.assert_array_equal(total.sum(1), 0)
   assert len({n for n, _ in ends}) > 3
   assert {1.0, -1.0, None} == {end for _, end in ends}
+
+
+def test_a_game_may_reward_both_players_for_a_move():
+  """Step.other replaces the negative of the mover's reward."""
+  game = envs.ENVS['subtraction']
+
+  def step(state, text, length):
+    said = game.step(state, text, length)
+    return said._replace(other=jnp.where(said.malformed, 0.0, 0.25))
+
+  shared = dataclasses.replace(game, step=step)
+  want, got = (
+    np.asarray(play(*small(), env=env).episode.reward) for env in (game, shared)
+  )
+  # The mover of turn i is in row i % 2 of its game.
+  moves = np.arange(B * G)[:, None] % 2 == np.arange(MOST) % 2
+  np.testing.assert_array_equal(got[moves], want[moves])
+  own, other = np.nan_to_num(want[moves]), got[~moves]
+  assert {0.0, 0.25} == {*other[np.isfinite(other)]} and -1 in own
+  # The program's move in an evaluation rewards the policy.
+  alone = two_players.against(shared)
+  encoded = alone.encode({'meta': {'left': 7, 'most': 3}}, mover=0)
+  state = alone.reset(encoded, jax.random.key(0))
+  move = jnp.asarray(np.frombuffer(b'1;'.ljust(game.width, b'\0'), np.uint8))
+  assert float(alone.step(state, move, 2).reward) == 0.25
 
 
 def test_log_probs_equal_the_trainers_and_only_own_moves_are_trained_on():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import run_records
 import test_resume
-from paths import ROOT
+from paths import ROOT, load_recipe
 from refusals import refusal
 from test_resume import env  # noqa: F401
 
@@ -150,6 +150,32 @@ def test_the_reward_of_a_turn_is_that_of_the_player_that_moves(whole):
     assert total == pytest.approx(want, abs=1e-5)
     sums.append(want)
   assert any(sums)
+
+
+def test_solver_and_verifier_have_rewards_of_their_own():
+  """Each verdict about a right and a wrong solution, in the game of a recipe
+  and in its control.
+  """
+  load_recipe(ROOT / 'configs' / 'tango_tiny.py')
+  for name, trust in (('tango_game', 0.5), ('answer_game', 0.0)):
+    game = envs.ENVS[name]
+    start = game.reset(game.encode({'answer': '2'}), None)
+    for solution, right in (('1#2;', 1.0), ('y#3;', 0.0), ('1#2y;', 0.0)):
+      first = game.step(start, *padded(solution, game.width))
+      shown = bytes(np.asarray(first.observation)[: int(first.length)])
+      assert shown == solution.encode() + b'?'
+      assert (first.reward, first.other, first.done) == (right, 0.0, False)
+      for verdict in ('y;', '1#2n;', '1#2y', '1#2;'):
+        last = game.step(first.state, *padded(verdict, game.width))
+        yes, no = 'y' in verdict, 'n' in verdict
+        assert last.reward == (yes if right else no)
+        assert last.other == trust * yes and last.done
+        assert last.malformed == (not yes and not no)
+
+
+def padded(text, width):
+  data = np.frombuffer(text.encode().ljust(width, b'\0'), np.uint8)
+  return np.asarray(data), len(text)
 
 
 LEAGUE = {'rl.league.share': 0.7, 'rl.league.every': 1, 'rl.league.size': 2}

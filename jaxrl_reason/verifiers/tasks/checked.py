@@ -1,11 +1,13 @@
 """Generates chained arithmetic with a second turn (`rl.turns.links`).
 
   verify   2*3+1%5=  1#2;  ?  y        2*3+1%5=  1#4;?  n
+  recheck  2*3+1%5=  1#2;  ?  1#2y     2*3+1%5=  1#4;?  1#2n
   refine   2*3+1%5=  1#2;  ?  1#2      2*3+1%5=  1#4;?  1#2
 
 Problems are those of `arithmetic`. In the second turn, the policy verifies or
-refines the first solution. An incorrect first solution has another last digit.
-It is an observation, so supervised stages do not train on it.
+refines the first solution, or solves the problem again before its verdict. An
+incorrect first solution has another last digit. It is an observation, so
+supervised stages do not train on it.
 """
 
 import numpy as np
@@ -14,7 +16,7 @@ from jaxrl_reason.verifiers.tasks import arithmetic, problem
 
 NAME = 'checked'
 STOP, ASK = ';', '?'
-SECOND = {'verify': 'yn', 'refine': ''}
+SECOND = {'verify': 'yn', 'recheck': 'yn', 'refine': ''}
 
 
 def generate(
@@ -28,7 +30,8 @@ def generate(
   right, solution = rng.random() >= wrong, example['solution']
   other = (int(solution[-1]) + problem.between(rng, 1, 9)) % 10
   verdict = SECOND[second] and SECOND[second][not right]
-  turns = [[solution + STOP, ASK], [verdict or solution, '']]
+  last = verdict if second == 'verify' else solution + verdict
+  turns = [[solution + STOP, ASK], [last, '']]
   if not right:
     turns[0] = ['', f'{solution[:-1]}{other}{STOP}{ASK}']
   return example | {'turns': turns, 'task': NAME}
@@ -40,7 +43,7 @@ TASK = problem.Task(
   check=problem.check_integer,
   knobs=arithmetic.TASK.knobs
   | dict(
-    second='verify',  # the second turn: verify, refine
+    second='verify',  # the second turn: verify, recheck, refine
     wrong=0.5,  # share of problems with an incorrect first solution
   ),
   harder=arithmetic.TASK.harder,
