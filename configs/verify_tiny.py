@@ -13,17 +13,29 @@ later links were added, a policy that always writes `n` would have the same sum
 for an incorrect answer as for a correct one. Its pass@1 then fell from 0.30 to
 0.25 in 60 steps (seed 0).
 
-256 held-out problems x 4 samples, sampled pass@1 (greedy) of the first link:
+256 held-out problems x 4 samples, sampled pass@1 of the first link by RL steps,
+and the greedy pass@1 at both ends; +- is half of the 95 % t interval:
 
-           warm start     20 RL steps    40             80
-  seed 0   0.413 (0.453)                                0.755 (0.805)
-  seed 1   0.391 (0.594)  0.516 (0.672)  0.735 (0.910)  0.933 (0.996)
-  seed 2   0.443 (0.676)  0.567 (0.703)  0.665 (0.809)  0.855 (0.914)
-  mean     0.42 +- 0.02                                 0.85 +- 0.05
+          0        20       40       60       80       greedy
+  seed 0  0.414    0.488    0.519    0.612    0.706    0.449   0.754
+  seed 1  0.392    0.521    0.749    0.879    0.941    0.594   0.996
+  seed 2  0.478    0.578    0.681    0.775    0.860    0.672   0.914
+  mean    0.428    0.529    0.649    0.756    0.836    0.572   0.888
+          +-0.111  +-0.113  +-0.294  +-0.334  +-0.297  +-0.281 +-0.306
 
-+-: standard error of three seeds. During training, the share of correct
-verdicts rises from a half to 0.78, 0.92 and 0.82. A run takes 1 to 2.3 minutes
-on two cores shared with other work.
+Share of correct first answers and of correct verdicts of training, in each
+quarter of the RL steps:
+
+  seed 0  answers   0.460  0.485  0.535  0.677
+          verdicts  0.499  0.523  0.550  0.668
+  seed 1  answers   0.498  0.643  0.845  0.907
+          verdicts  0.513  0.642  0.843  0.904
+  seed 2  answers   0.521  0.592  0.686  0.784
+          verdicts  0.519  0.598  0.688  0.784
+
+So at the end the verdicts are not better than always writing `y`, which is
+correct for each correct answer. A run takes 0.9 to 1.5 min of CPU time, with
+compilation, on two cores with a load of about 16 from other work.
 
 Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
