@@ -132,7 +132,9 @@ class RL(Training):
   # TOKENS tokens, at least prompt_len + completion_len; buckets:N: rows are
   # sorted by length, and a micro-batch is cut to the smallest sufficient of N
   # widths; shared:N: the samples of a problem attend to one copy of their
-  # prompt (`models/shared.py`), with N widths as in buckets (1: not cut).
+  # prompt (`models/shared.py`), with N widths as in buckets (1: not cut);
+  # tree:N: also of the tokens with which several of their completions begin,
+  # with N numbers of distinct tokens.
   padding: str = 'whole'
   temperature: Positive = 1.0  # of sampling, and of log-probs in the loss
   temperature_control: TemperatureControl = TemperatureControl()

@@ -140,7 +140,7 @@ def shaping(
   t, sums = rows.tokens.shape, model.sums
   temperature = jnp.reshape(rows.temperature, (-1, 1))  # [N,1] or [1,1]
   read = {'temperature': jnp.broadcast_to(temperature, t)}
-  whole = packed is None or isinstance(packed, shared.Layout)
+  whole = packed is None or (_is_shared(packed) and packed.own is None)
   if sampling.penalties is not None and whole:  # `shaped` refuses packed rows
     read['column'] = jnp.broadcast_to(jnp.arange(t[1]), t)
   if sampling.automaton is not None:
@@ -156,6 +156,10 @@ def shaping(
     return logits_lib.shaped(logits, how, targets, sums, seen)
 
   return shape, tuple(read.values())
+
+
+def _is_shared(packed: Any) -> bool:
+  return isinstance(packed, shared.Layout)
 
 
 def _states(rows: Rows, start: int, automaton) -> jax.Array:
@@ -213,7 +217,7 @@ def forward(
     if packed is not None:
       role = packed.pack(jnp.broadcast_to(role[:, None], tokens.shape))
     params = lora.of_rows(params, role)
-  if isinstance(packed, shared.Layout):
+  if _is_shared(packed):
     return model.hidden_shared(params, tokens, valid, packed, routes)
   if packed is not None:
     tokens, valid = packed.pack(tokens), packed.segments
@@ -260,7 +264,7 @@ def over_columns(
     models.append(other._replace(params=jax.lax.stop_gradient(other.params)))
     hidden.append(_hidden_of(models[1], rows, packed, start))
   read, first = (rows.tokens, *beside), start
-  joined = isinstance(packed, shared.Layout)
+  joined = _is_shared(packed)
   moved = packed is not None and not joined
   if moved:
     # A packed row may have another sequence's prompt anywhere.
@@ -268,6 +272,12 @@ def over_columns(
   if not joined:
     hidden = [x[:, first - 1 : -1] for x in hidden]
   read = tuple(x[:, first:] for x in read)
+  # Under prompts of its own, the second model may differ between rows.
+  one_prompt = other is None or other.rows is None
+  own = packed.own if joined and one_prompt else None
+  if own is not None:  # a token of several rows is drawn from one distribution
+    hidden, read = jax.tree.map(own.gather, (hidden, read))
+    chunk *= own.place.shape[1]
 
   def of(hidden, read):
     hidden, read = jax.tree.map(sharding.tokens, (hidden, read))
@@ -278,6 +288,8 @@ def over_columns(
   if not at_once:
     models = [m._replace(params=_head_once(*m[:2])) for m in models]
   out = of(hidden, read) if at_once else _by_chunk(of, (hidden, read), chunk)
+  if own is not None:
+    out = jax.tree.map(own.spread, out)
   out = jax.tree.map(lambda x: _widened(x, first, 0), out)
   if moved:
     wanted = jnp.arange(rows.tokens.shape[1]) >= start
@@ -295,7 +307,7 @@ def _hidden_of(other: Other, rows, packed: Any, start: int) -> jax.Array:
   hidden, _ = forward(model, params, own)
   n, t = rows.tokens.shape
   hidden = hidden[:, own.tokens.shape[1] - (t - start) - 1 : -1]
-  if isinstance(packed, shared.Layout):
+  if _is_shared(packed):
     return hidden
   # Column i has the state that token i + 1 is drawn from.
   hidden = jnp.pad(hidden, ((0, 0), (start - 1, 1), (0, 0)))

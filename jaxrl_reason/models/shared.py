@@ -1,5 +1,10 @@
 """Training's forward pass, with each prompt computed once for its group.
 
+With `beginnings`, equal beginnings of a prompt's completions are computed once
+too (trees of samples): a slab then has the U distinct tokens of its
+completions. Attention alone runs on whole completions, so a row's scores are
+those that it would have alone, and every kernel and window works.
+
   rows [N,T] of G completions per prompt
     -> prompts [K,P] and completions [N,C], concatenated in slabs
     -> L x (attention of prompts to themselves, of completions to the keys of
@@ -35,6 +40,7 @@ class Layout:
   uses: jax.Array  # i32 [S,k], number of rows with the prompt; 0: unused place
   owner: jax.Array  # i32 [S,N/S], index of each row's prompt
   start: int = struct.field(pytree_node=False)  # P, columns of prompts
+  own: 'Distinct | None' = None  # of completions; None: all their tokens
 
   def prompts(self, x: jax.Array) -> jax.Array:
     """Gathers the prompts' columns [S*k,P,...] of rows [N,T,...]."""
@@ -45,18 +51,25 @@ class Layout:
     return _of_slabs(x, self.owner)
 
   def join(self, prompts: jax.Array, completions: jax.Array) -> jax.Array:
-    """Concatenates [S*k,P,...] and [N,C,...] to slabs [S,k*P + N/S*C,...]."""
+    """Concatenates [S*k,P,...] and [N,C,...] to slabs [S,k*P + N/S*C,...], or
+    [S,k*P + U,...] with distinct tokens.
+    """
     both = [
       sharding.rows(x).reshape(len(self.first), -1, *x.shape[2:])
       for x in (prompts, completions)
     ]
+    if self.own is not None:
+      both[1] = self.own.gather(completions)
     return sharding.tokens(jnp.concatenate(both, axis=1))
 
   def cut(self, slabs: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Splits slabs into prompts and completions; the inverse of `join`."""
     rest, end = slabs.shape[2:], self.first.shape[1] * self.start
     prompts = slabs[:, :end].reshape(-1, self.start, *rest)
-    own = slabs[:, end:].reshape(self.owner.size, -1, *rest)
+    if self.own is None:
+      own = slabs[:, end:].reshape(self.owner.size, -1, *rest)
+    else:
+      own = self.own.spread(slabs[:, end:])
     return sharding.tokens(prompts), sharding.tokens(own)
 
   def divided(self, tree: Any) -> tuple[Any, Any]:
@@ -68,6 +81,90 @@ class Layout:
   def extended(self, prompts: jax.Array, completions: jax.Array) -> jax.Array:
     """Concatenates the prompts [S*k,P,...] of rows and [N,C,...]."""
     return jnp.concatenate([self.for_rows(prompts), completions], axis=1)
+
+
+@struct.dataclass
+class Distinct:
+  """The distinct tokens of completions [N,C], U of each slab: rows of a prompt
+  share the tokens before the first column in which they differ.
+  """
+
+  source: jax.Array  # i32 [S,U], index of one of the N/S*C tokens; or N/S*C
+  place: jax.Array  # i32 [S,N/S,C], index of each token; past the end: padding
+  rows: jax.Array  # i32 [N,C], number of rows that share each token
+
+  def gather(self, x: jax.Array) -> jax.Array:
+    """Gathers [S,U,...] of completions [N,C,...], 0 at unused places."""
+    return _filled(x.reshape(len(self.source), -1, *x.shape[2:]), self.source)
+
+  def spread(self, x: jax.Array) -> jax.Array:
+    """Copies [S,U,...] to the completions [N,C,...], 0 at padding."""
+    n, c = self.rows.shape
+    out = _filled(x, self.place.reshape(len(x), -1))
+    return sharding.rows(out.reshape(n, c, *x.shape[2:]))
+
+
+def _filled(x: jax.Array, index: jax.Array) -> jax.Array:
+  """Gathers x [S,a,...] by index [S,b] within each slab, 0 past the end."""
+
+  def of_slab(x, index):
+    return jnp.take(x, index, axis=0, mode='fill', fill_value=0)
+
+  return jax.vmap(of_slab)(x, index)
+
+
+def beginnings(
+  tokens: jax.Array,
+  valid: jax.Array,
+  same: Sequence[jax.Array],
+  n_slabs: int,
+  sizes: Sequence[int],
+) -> tuple[jax.Array, list[Distinct]]:
+  """Finds the distinct tokens of completions for each of several sizes.
+
+  Args:
+    tokens: [N,C]; valid: bool [N,C].
+    same: arrays [N] that rows with a common beginning have in common.
+    sizes: rising numbers U of tokens per slab.
+
+  Returns:
+    (index of the first size that fits all slabs, Distincts).
+  """
+  c = tokens.shape[1]
+
+  def of_slab(tokens, valid, *same):
+    differ = tokens[:, None] != tokens
+    differ |= valid[:, None] != valid
+    common = jnp.min(jnp.where(differ, jnp.arange(c), c), axis=2)
+    for x in same:
+      common = jnp.where(x[:, None] == x, common, 0)
+    shared = common[:, :, None] > jnp.arange(c)  # [n,n,C], fused
+    first = jnp.argmax(shared, axis=1)
+    new = valid & (first == jnp.arange(len(tokens))[:, None])
+    number = jnp.cumsum(new).reshape(new.shape) - 1
+    place = jnp.take_along_axis(number, first, axis=0)
+    return new, number, place, jnp.sum(shared, axis=1)
+
+  arrays = tokens, valid, *same
+  arrays = [x.reshape(n_slabs, -1, *x.shape[1:]) for x in arrays]
+  new, number, place, rows = jax.vmap(of_slab)(*arrays)
+  at = jnp.arange(new[0].size)
+
+  def of(size: int) -> Distinct:
+    def source(new, number):
+      to = jnp.where(new, number, size).reshape(-1)
+      return jnp.full(size, len(at)).at[to].set(at, mode='drop')
+
+    there = arrays[1]
+    return Distinct(
+      jax.vmap(source)(new, number),
+      jnp.where(there, place, size),
+      rows.reshape(tokens.shape),
+    )
+
+  most = jnp.max(jnp.sum(new, axis=(1, 2)))
+  which = jnp.searchsorted(jnp.asarray(sizes), most)
+  return which, [of(size) for size in sizes]
 
 
 def _of_slabs(x: jax.Array, index: jax.Array) -> jax.Array:
@@ -181,7 +278,8 @@ def hidden(c: Config, params: Any, tokens, valid, how: Layout, routes=None):
   if c.layer_inputs:
     inputs = residuals.layer_inputs(params, c, join(tokens), x)
   n = jnp.broadcast_to(how.uses.reshape(-1, 1), prompts.segments.shape)
-  weights = how.join(n, jnp.ones_like(tokens[:, how.start :]))
+  once = jnp.ones_like(tokens[:, how.start :])
+  weights = how.join(n, once if how.own is None else how.own.rows)
   h, (_, used) = blocks.through(
     params,
     c,

@@ -11,6 +11,8 @@ Nothing is compiled later, for any lengths.
   Shared    rows of one prompt attend to one copy of it (`models.shared`), and
             are sorted so that micro-batches have whole groups; sizes are
             numbers of prompts and columns of completions
+  Tree      as Shared, and rows share the beginnings that they have in common;
+            sizes are numbers of prompts and of distinct tokens
   Chunked   rows are the chunks of a completion, packed as Packing packs rows
             (`update.chunked`)
 
@@ -233,22 +235,31 @@ class Shared:
     """Returns (the index of the size, a function rows -> (rows, Layout) per
     size).
     """
-    n, t = batch.valid.shape
+    n = batch.valid.shape[0]
     slabs = _slabs(n)
     which, layouts = shared.layout(
       batch.prompt_index, self.start, slabs, self.most(n // slabs)
     )
-    cuts = Lengths(self.start, self.sizes)
-    columns, _ = cuts.options(batch)
+    size, cuts = self.cuts(batch, slabs)
 
-    def at(layout: shared.Layout, size: int, rows: Any):
+    def at(layout: shared.Layout, cut: Callable, rows: Any):
+      return cut(layout, rows)
+
+    options = [functools.partial(at, x, cut) for x in layouts for cut in cuts]
+    return trees.shared_max(which) * len(cuts) + size, options
+
+  def cuts(self, batch: Batch, slabs: int) -> tuple[jax.Array, list[Callable]]:
+    """Returns (the index of the size of completions, a function (Layout, rows)
+    -> (rows, Layout) per size).
+    """
+    del slabs
+    how, t = Lengths(self.start, self.sizes), batch.valid.shape[1]
+    which, _ = how.options(batch)
+
+    def at(size: int, layout: shared.Layout, rows: Any):
       return _cut(rows, t, size), layout
 
-    sizes = cuts.columns(t)
-    options = [
-      functools.partial(at, x, size) for x in layouts for size in sizes
-    ]
-    return which * len(sizes) + columns, options
+    return which, [functools.partial(at, size) for size in how.columns(t)]
 
   def order(self, batch: Batch, parts: int) -> jax.Array | None:
     """Orders rows [N] so that strided parts (`batch.split`) have rows of few
@@ -260,6 +271,33 @@ class Shared:
     index = batch.prompt_index.reshape(_slabs(n // parts), -1)
     first = jnp.arange(len(index))[:, None] * index.shape[1]
     return _dealt(jnp.argsort(index, axis=1) + first, parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree(Shared):
+  """Rows that attend to one copy of their prompt, and of the tokens before the
+  first in which they differ. Columns are not cut.
+
+  Attributes:
+    sizes: number of static counts of distinct tokens, evenly spaced.
+  """
+
+  def cuts(self, batch: Batch, slabs: int) -> tuple[jax.Array, list[Callable]]:
+    """Returns (the index of the size of completions, a function (Layout, rows)
+    -> (rows, Layout) per size).
+    """
+    n, t = batch.valid.shape
+    sizes = spaced(n // slabs * (t - self.start), self.sizes)
+    tokens, valid = batch.tokens[:, self.start :], batch.valid[:, self.start :]
+    # A token of several rows has one distribution, so one temperature.
+    same = batch.prompt_index, jnp.broadcast_to(batch.temperature, n)
+    which, distinct = shared.beginnings(tokens, valid, same, slabs, sizes)
+
+    def at(own: shared.Distinct, layout: shared.Layout, rows: Any):
+      return rows, layout.replace(own=own)
+
+    which = trees.shared_max(which)
+    return which, [functools.partial(at, own) for own in distinct]
 
 
 def _slabs(n: int) -> int:
@@ -296,7 +334,8 @@ def _ends(valid: jax.Array) -> jax.Array:
 
 
 How = Packing | Lengths | Shared  # or chunked.Chunked
-KINDS = 'packed', 'buckets', 'shared'  # of `rl.padding`, besides whole
+SHARING = {'shared': Shared, 'tree': Tree}
+KINDS = 'packed', 'buckets', *SHARING  # of `rl.padding`, besides whole
 
 
 def choose(c: Training, start: int, key: str = 'rl.padding') -> How | None:
@@ -314,10 +353,10 @@ def choose(c: Training, start: int, key: str = 'rl.padding') -> How | None:
   kind, size = sized_choice(key, c.padding, kinds)
   if kind == 'packed':
     return Packing(size)
-  if kind == 'shared':
+  if kind in SHARING:
     groups = c.prompts + c.replay.rows // c.samples + c.extra.groups
     mixed = c.epochs * c.minibatches > 1
-    return Shared(start, size, c.samples, groups, mixed)
+    return SHARING[kind](start, size, c.samples, groups, mixed)
   return Lengths(start, size) if kind == 'buckets' else None
 
 

@@ -1215,6 +1215,11 @@ EXAMPLES = [
     "padding='shared:1' with rl.demos=1 and rl.replay_routes",
   ),
   (
+    {'rl.padding': 'tree:1', 'rl.replay_routes': True},
+    "padding='tree:1' and rl.replay_routes=True",
+  ),
+  (PENALTY | {'rl.padding': 'tree:1'}, "padding='tree:1' and rl.repetition"),
+  (
     HINTS
     | {
       'rl.padding': 'shared:1',
@@ -1305,7 +1310,7 @@ ELSEWHERE = [
   ({'rl.algorithm': 'grpq'}, "'grpq'.*grpo"),
   ({'rl.padding': 'buckets:0'}, "padding='buckets:0'.*packed:N or buckets:N"),
   ({'rl.padding': 'packed'}, "padding='packed': choose whole, packed:N"),
-  ({'rl.padding': 'shared'}, "padding='shared': choose .* or shared:N"),
+  ({'rl.padding': 'shared'}, "padding='shared': choose .* or tree:N"),
   ({'rl.filter': 'some'}, 'rl.filter'),
   ({'model.prefill': 'chunks:-1'}, "prefill='chunks:-1'.*chunks:N"),
   ({'model.prefill': 'packed:8'}, "prefill='packed:8'.*buckets:N or chunks"),

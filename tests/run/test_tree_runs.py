@@ -59,6 +59,21 @@ def test_rows_with_several_forks_resume_and_train_on_any_devices(tmp_path):
       assert other[f'train/{name}'] == near, name
 
 
+def test_an_update_that_computes_shared_tokens_once_learns_the_same(tmp_path):
+  """The reference is scored on shared tokens too."""
+  found = {}
+  for padding in ('whole', 'tree:2'):
+    flat = {'rl.padding': padding, 'rl.micro_batches': 2, **SEVERAL}
+    flat |= {'rl.loss.kl_coef': 0.1, 'rl.steps': 3}
+    train.run(planted(**flat), tmp_path / padding)
+    names = 'loss', 'grad_norm', 'kl', 'gap_max', 'reward_mean'
+    found[padding] = [learnt(tmp_path / padding, key) for key in names]
+  assert min(found['whole'][1]) > 0 and max(found['whole'][2]) > 0
+  np.testing.assert_allclose(
+    found['tree:2'], found['whole'], rtol=1e-3, atol=1e-5
+  )
+
+
 @pytest.mark.parametrize(
   'text, message',
   [
@@ -81,11 +96,10 @@ def test_a_step_end_of_two_tokens_or_a_stop_token_is_refused(text, message):
     SAMPLER | {'rl.staleness': 2},
     {'rl.refill_rounds': 1, 'rl.filter': 'dead_groups'},
     SAMPLER | {'rl.replay.rows': 8, 'rl.replay.capacity': 16},
-    {'rl.padding': 'shared:2', 'rl.micro_batches': 2},
     {'rl.extra.groups': 8},
     {'mesh': (1, 4, 1), 'sampler_mesh': (1, 4, 1)},
   ],
-  ids='stale refill replay shared extra meshes'.split(),
+  ids='stale refill replay extra meshes'.split(),
 )
 def test_trees_are_trained_on_with(tmp_path, flat):
   train.run(planted(**flat), tmp_path)

@@ -1,4 +1,6 @@
-"""Computing a prompt once for its samples does not change the results."""
+"""Computing a prompt once for its samples, or also the beginnings that samples
+have in common, does not change the results.
+"""
 
 import dataclasses
 import functools
@@ -22,16 +24,24 @@ from jaxrl_reason.update import step as step_lib
 NEUTRAL = Sampling.make()
 N, T = L.B * L.G, L.P + L.C
 SHARED = packing.Shared(L.P, 1, L.G, L.B)
+TREE = packing.Tree(L.P, 2, L.G, L.B)
+BOTH = pytest.mark.parametrize('how', [SHARED, TREE], ids=['shared', 'tree'])
 
 
-def slow(case):
-  return pytest.param(case, marks=pytest.mark.slow)
+def slow(*case):
+  return pytest.param(*case, marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope='module')
 def batch():
-  """Returns lengths 1 to C, few of them long."""
+  """Returns lengths 1 to C, few of them long. The samples 0 and 1 of a prompt
+  share three tokens, and 2 and 3 one, unless they end before.
+  """
   batch = L.rollout_batch(L.learner())
+  tokens = batch.tokens.reshape(L.B, L.G, T)
+  tokens = tokens.at[:, 1, : L.P + 3].set(tokens[:, 0, : L.P + 3])
+  tokens = tokens.at[:, 3, : L.P + 1].set(tokens[:, 2, : L.P + 1])
+  batch = batch.replace(tokens=tokens.reshape(N, T))
   lengths = jnp.array([1, 2, 1, 3, 2, 1, 2, 5, 8, 1, 2, 3, 1, 1, 2, 4] * 2)
   short = jnp.arange(T) < L.P + lengths[:, None]
   return batch.replace(valid=batch.valid & short, mask=batch.mask & short)
@@ -54,19 +64,21 @@ def check(plain, batch, how=SHARED, params=None):
   L.assert_close(got, gradient(plain, batch, params), rtol=1e-4, atol=2e-6)
 
 
-@pytest.mark.parametrize('micro_batches', [slow(1), 2, slow(4), 16])
-def test_gradients_equal_those_of_rows_apart(batch, micro_batches):
+@BOTH
+@pytest.mark.parametrize('micro_batches', [slow(1), 2, slow(4), slow(16)])
+def test_gradients_equal_those_of_rows_apart(batch, micro_batches, how):
   """Micro-batches have whole groups, or half a group."""
-  check(L.learner(micro_batches=micro_batches), batch)
+  check(L.learner(micro_batches=micro_batches), batch, how)
 
 
-def test_updates_equal_those_of_rows_apart(batch):
+@pytest.mark.parametrize('how', [SHARED, slow(TREE)], ids=['shared', 'tree'])
+def test_updates_equal_those_of_rows_apart(batch, how):
   """The updates have two minibatches, which mix the groups. Compares reference,
   old log-probs, loss, gradient and metrics.
   """
   settings = {'kl_coef': 0.1, 'entropy_coef': 0.01}
   plain = L.learner(settings, minibatches=2, logprob_chunk=3)
-  mixed = dataclasses.replace(SHARED, shuffled=True)
+  mixed = dataclasses.replace(how, shuffled=True)
 
   def update(how):
     learner = dataclasses.replace(plain, packing=how)
@@ -116,14 +128,15 @@ def test_presets_equal_those_of_rows_apart(batch, name):
     )
     return jax.jit(f)(L.state(learner), batch, NEUTRAL, L.ROOT)
 
-  L.assert_close(update(SHARED), update(None))
+  for how in (SHARED, TREE):
+    L.assert_close(update(how), update(None))
 
 
 def tail(batch, params, model, how, routes=None, **changes):
   """Returns log-probs, entropies and the balance of experts, with the
   gradient.
   """
-  temperature = jnp.linspace(0.5, 1.5, batch.tokens.shape[0])
+  temperature = jnp.repeat(jnp.linspace(0.5, 1.5, L.B), L.G)
 
   @jax.jit
   def f(params):
@@ -144,9 +157,9 @@ def tail(batch, params, model, how, routes=None, **changes):
   return f(params)
 
 
-def layout(batch, how=SHARED):
-  (chosen,) = how.options(batch)[1]
-  return chosen(batch)[1]
+def layout(batch, how):
+  which, options = how.options(batch)
+  return options[int(which)](batch)[1]
 
 
 MODELS = {
@@ -201,20 +214,23 @@ MODELS = {
 }
 
 
+@BOTH
 @pytest.mark.parametrize(
   'case', [k if k in ('windows', 'xla') else slow(k) for k in MODELS]
 )
-def test_models_of_every_kind(batch, case):
+def test_models_of_every_kind(batch, case, how):
   changes = dict(vocab=24) | MODELS[case]
   _, model, params = small_model(**changes)
   want = tail(batch, params, model, None)
-  got = tail(batch, params, model, layout(batch))
+  got = tail(batch, params, model, layout(batch, how))
   L.assert_close(got, want, rtol=1e-4, atol=2e-6)
 
 
-@pytest.mark.parametrize('replayed', [slow(False), True])
-def test_experts_choose_and_balance_as_for_rows_apart(batch, replayed):
-  """A prompt counts for each of its rows in the load."""
+@pytest.mark.parametrize(
+  'how, replayed', [slow(SHARED, False), (SHARED, True), (TREE, False)]
+)
+def test_experts_choose_and_balance_as_for_rows_apart(batch, how, replayed):
+  """A prompt, or a shared token, counts for each of its rows in the load."""
   _, model, params = small_model(
     vocab=24, layers=2, experts=4, experts_per_token=2
   )
@@ -224,7 +240,7 @@ def test_experts_choose_and_balance_as_for_rows_apart(batch, replayed):
     routes = jax.random.randint(jax.random.key(0), shape, 0, 4)
     routes = routes.at[:, :, : L.P].set(routes[:, :1, : L.P])
     routes = routes.reshape(N, T, 2, 2)
-  got = tail(batch, params, model, layout(batch), routes)
+  got = tail(batch, params, model, layout(batch, how), routes)
   want = tail(batch, params, model, None, routes)
   L.assert_close(got, want, rtol=1e-4, atol=2e-6)
 
@@ -238,16 +254,17 @@ def test_adapters_over_int8_weights(batch):
   check(plain, batch, params=params)
 
 
+@BOTH
 @pytest.mark.parametrize(
   'shape', [slow((8, 1, 1)), slow((1, 2, 2, 2)), (2, 2, 1, 2)]
 )
-def test_meshes_equal_one_device(batch, shape):
+def test_meshes_equal_one_device(batch, shape, how):
   plain = L.learner(micro_batches=2)
   want = gradient(plain, batch)
   mesh = sharding.make_mesh(shape)
   with jax.set_mesh(mesh):
     got = gradient(
-      dataclasses.replace(plain, packing=SHARED),
+      dataclasses.replace(plain, packing=how),
       sharding.to_global(batch, mesh),
     )
   L.assert_close(got, want)
@@ -266,14 +283,33 @@ def flops(model, params, batch, how) -> float:
   return jax.jit(jax.grad(f)).lower(params).compile().cost_analysis()['flops']
 
 
-def test_flops_fall_by_the_prompts_share(batch):
+def test_flops_fall_by_the_share_of_tokens(batch):
   """The model has wide layers, so every token has the same cost."""
   _, model, params = small_model(
     vocab=24, width=64, mlp=256, layers=2, scan=False
   )
-  share = (L.P / L.G + L.C) / (L.P + L.C)
-  once = flops(model, params, batch, layout(batch))
-  assert once < 1.05 * share * flops(model, params, batch, None)
+  whole = flops(model, params, batch, None)
+  share = (L.P / L.G + L.C) / T
+  once = flops(model, params, batch, layout(batch, SHARED))
+  assert once < 1.05 * share * whole
+  share = (L.P / L.G + L.C / TREE.sizes) / T
+  assert flops(model, params, batch, layout(batch, TREE)) < 1.1 * share * whole
+
+
+def test_rows_share_the_tokens_before_they_differ():
+  """Rows with other prompts share nothing, and padding is no token."""
+  tokens = jnp.asarray([[5, 6, 7], [5, 6, 8], [5, 6, 7], [5, 6, 0]])
+  valid = tokens > 0
+  same = (jnp.asarray([0, 0, 1, 0]),)
+  which, found = shared.beginnings(tokens, valid, same, 1, [6, 7, 12])
+  assert int(which) == 1  # 7 distinct tokens
+  (source,), (place,) = found[1].source, found[1].place
+  assert source.tolist() == [0, 1, 2, 5, 6, 7, 8]
+  assert place.tolist() == [[0, 1, 2], [0, 1, 3], [4, 5, 6], [0, 1, 7]]
+  assert found[1].rows.tolist() == [[3, 3, 1], [3, 3, 1], [1] * 3, [3, 3, 1]]
+  np.testing.assert_array_equal(
+    found[1].spread(found[1].gather(tokens)), tokens
+  )
 
 
 def test_rows_of_a_shuffled_part_find_their_prompts():

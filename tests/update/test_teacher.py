@@ -128,6 +128,7 @@ HOW = {
   'packed': dict(packing=packing.Packing(2 * (L.P + L.C)), micro_batches=2),
   'buckets': dict(packing=packing.Lengths(L.P, 2), micro_batches=2),
   'shared': dict(packing=packing.Shared(L.P, 1, L.G, L.B), micro_batches=2),
+  'tree': dict(packing=packing.Tree(L.P, 1, L.G, L.B), micro_batches=2),
 }
 
 

@@ -2,7 +2,7 @@
 
   .venv/bin/python tools/benchmarks/shared_prompt.py [--layers=2 --width=128]
     [--rows=64 --tokens=256] [--shares=0.1,0.25,0.5,0.75,0.9]
-    [--groups=4,16,64] [--repeats=5]
+    [--groups=4,16,64] [--columns=4,12] [--repeats=5]
   .venv/bin/python tools/benchmarks/shared_prompt.py --topology=v5p:2x2x1
     [--model=qwen2.5-0.5b] [--mesh=1,4,1]
 
@@ -10,8 +10,11 @@
 prompt. There is no padding. The update is reference log-probs (KL 0.04),
 log-probs, loss, gradient and AdamW for one batch. `flops` is the ratio of XLA's
 counts for the compiled programs (with unrolled layers). `tokens` is the ratio
-of computed tokens, share / G + 1 - share. Both updates alternate in one
-process, because other work on the machine affects ratios less than seconds.
+of computed tokens, share / G + 1 - share. With columns, the rows of a group are
+the leaves of trees that fork in two before these columns of completions, and
+the update computes each distinct token once (`rl.padding=tree:N`). Both updates
+alternate in one process, because other work on the machine affects ratios less
+than seconds.
 
 With a topology, the update of a recipe is compiled for it and not run (needs
 the extra `tpu`). The table has FLOPs of matrix products on one device, bytes,
@@ -38,7 +41,7 @@ from jaxrl_reason.update import step as step_lib
 
 
 def numbers(text: str, kind=int) -> list:
-  return [kind(x) for x in text.split(',')]
+  return [kind(x) for x in text.split(',') if x]
 
 
 def arguments() -> argparse.Namespace:
@@ -49,6 +52,7 @@ def arguments() -> argparse.Namespace:
   parser.add_argument('--tokens', type=int, default=256, help='tokens of a row')
   parser.add_argument('--shares', default='0.1,0.25,0.5,0.75,0.9')
   parser.add_argument('--groups', default='4,16,64')
+  parser.add_argument('--columns', default='', help='as rl.tree.columns')
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--topology', default='', help='as for jaxrl plan')
   parser.add_argument('--model', default='qwen2.5-0.5b', help='a zoo name')
@@ -56,14 +60,25 @@ def arguments() -> argparse.Namespace:
   return parser.parse_args()
 
 
-def make_batch(n: int, t: int, prompt: int, group: int) -> Batch:
+def parts_of(t: int, prompt: int, group: int, columns: list[int]) -> list:
+  """Lists (tokens, rows that share them) of the parts of rows of t tokens."""
+  ends = [0, prompt, *(prompt + column for column in columns), t]
+  leaves = [2**level for level in range(len(columns), -1, -1)]
+  return list(zip(np.diff(ends), [group, *leaves]))
+
+
+def make_batch(
+  n: int, t: int, prompt: int, group: int, columns: list[int]
+) -> Batch:
   """Returns full rows of random tokens, with one prompt per group."""
   rng = np.random.default_rng(1)
-  prompts = rng.integers(0, grpo_step.V, (n // group, prompt))
-  completions = rng.integers(0, grpo_step.V, (n, t - prompt))
-  tokens = np.concatenate(
-    [np.repeat(prompts, group, axis=0), completions], axis=1
-  )
+
+  def part(size, rows):
+    tokens = rng.integers(0, grpo_step.V, (n // rows, size))
+    return np.repeat(tokens, rows, axis=0)
+
+  parts = parts_of(t, prompt, group, columns)
+  tokens = np.concatenate([part(*x) for x in parts], axis=1)
   reward = jnp.asarray(rng.random(n), jnp.float32)
   of = jnp.arange(n, dtype=jnp.int32) // group
   return Batch(
@@ -81,6 +96,22 @@ def make_batch(n: int, t: int, prompt: int, group: int) -> Batch:
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class OneSize(packing.Tree):
+  """Trees with the one number of distinct tokens that is needed, so that FLOPs
+  are those of its program.
+
+  Attributes:
+    number: index of the size.
+  """
+
+  number: int = 0
+
+  def cuts(self, batch, slabs):
+    which, cuts = super().cuts(batch, slabs)
+    return jnp.zeros_like(which), cuts[self.number :][:1]
+
+
 def compiled(a: argparse.Namespace, share: float, group: int) -> list:
   """Compiles both updates: (() -> metrics, FLOPs) of each."""
   prompt = round(share * a.tokens)
@@ -90,8 +121,13 @@ def compiled(a: argparse.Namespace, share: float, group: int) -> list:
   learner, _, state, _ = grpo_step.problem_of(
     config, gen, a.rows // group, prompt
   )
-  batch = make_batch(a.rows, a.tokens, prompt, group)
+  columns = numbers(a.columns)
+  batch = make_batch(a.rows, a.tokens, prompt, group, columns)
   once = packing.Shared(prompt, 1, group, a.rows // group)
+  if columns:
+    once = OneSize(prompt, 64, group, a.rows // group)
+    number = packing.Tree.cuts(once, batch, 1)[0]
+    once = dataclasses.replace(once, number=int(number))
   updates = []
   for how in (None, once):
     learn = dataclasses.replace(learner, packing=how)
@@ -129,8 +165,10 @@ def measured(a: argparse.Namespace) -> None:
     for group in numbers(a.groups):
       programs, flops = zip(*compiled(a, share, group))
       (wall, cpu), (wall_once, cpu_once) = in_turn(programs, a.repeats)
-      part = round(share * a.tokens) / a.tokens
-      ratios = [part / group + 1 - part, flops[1] / flops[0]]
+      columns = numbers(a.columns)
+      parts = parts_of(a.tokens, round(share * a.tokens), group, columns)
+      tokens = sum(size / rows for size, rows in parts)
+      ratios = [tokens / a.tokens, flops[1] / flops[0]]
       ratios += [wall_once / wall, cpu_once / cpu]
       seconds = [f'{x:.3f}' for x in (wall, wall_once, cpu, cpu_once)]
       cells = [f'{x:.2f}' for x in ratios]

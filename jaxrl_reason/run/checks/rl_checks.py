@@ -301,6 +301,12 @@ def padding_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
       'whole',
     ),
     (
+      isinstance(packed, packing.Tree) and c.replay_routes,
+      f'rl.padding={c.padding!r} and rl.replay_routes=True: samples that begin '
+      'with the same tokens may have chosen different experts for them; choose '
+      'whole',
+    ),
+    (
       is_shared and c.hints.learn,
       f'rl.padding={c.padding!r} and rl.hints.learn=True: a prompt that is '
       'shared has no loss; choose whole',

@@ -278,7 +278,8 @@ def penalty_rules(c: RL, needs: frozenset[str], chunked: bool) -> rules.Rows:
   neutral = {'repetition': 1, 'presence': 0, 'frequency': 0}
   keys = {f'{name}_penalty': x for name, x in neutral.items()}
   key = next(key for key, x in keys.items() if c[key] != x)
-  packed = not chunked and isinstance(packing.choose(c, 1), packing.Packing)
+  moves = packing.Packing, packing.Tree  # tokens to other places
+  packed = not chunked and isinstance(packing.choose(c, 1), moves)
   name = f'rl.{key}={c[key]}'
   return (
     (
