@@ -72,11 +72,24 @@ def played(folder, **flat):
   return run_records.trained(folder)
 
 
+@pytest.fixture(scope='module')
+def game(tmp_path_factory):
+  return played(tmp_path_factory.mktemp('game'))
+
+
 @pytest.mark.slow
-def test_a_stopped_game_continues_as_the_whole_one(tmp_path):
-  seen = played(tmp_path / 'whole')
-  played(tmp_path / 'parts', **{'rl.steps': 2})
-  assert played(tmp_path / 'parts') == seen
+def test_a_stopped_game_continues_as_the_whole_one(game, tmp_path):
+  played(tmp_path, **{'rl.steps': 2})
+  assert played(tmp_path) == game
+
+
+@pytest.mark.slow
+def test_a_game_trains_on_eight_devices_as_on_one(game, tmp_path):
+  names = [f'role/{i}/{x}' for i in '01' for x in ('loss', 'adapter_norm')]
+  for got, want in zip(played(tmp_path, mesh=(8, 1, 1)), game, strict=True):
+    for name in ('loss', 'grad_norm', 'reward_mean', *names):
+      wanted = pytest.approx(want[f'train/{name}'], rel=2e-3, abs=1e-5)
+      assert got[f'train/{name}'] == wanted, name
 
 
 def test_a_player_without_a_loss_keeps_its_adapters(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_step import gradients
 
-from jaxrl_reason import losses
+from jaxrl_reason import losses, sharding
 from jaxrl_reason.run.rl import role_settings
 from jaxrl_reason.update import role_losses, scoring
 from jaxrl_reason.update import step as step_lib
@@ -45,6 +45,17 @@ def test_micro_batches_change_no_loss_of_a_role(batch, how):
   other |= {'entropy_coef': 0.01}
   whole = gradients(learner(other, SAME), batch)
   L.assert_close(whole, gradients(learner(other, SAME, micro_batches=4), batch))
+
+
+def test_eight_devices_equal_one(batch):
+  """Rows of the roles alternate, as those of two players do."""
+  batch = batch.replace(role=jnp.arange(L.B * L.G, dtype=jnp.int8) % 2)
+  both = learner({'name': 'rloo', 'kl_coef': 0.0}, {'name': 'dapo'})
+  want = gradients(both, batch)
+  mesh = sharding.make_mesh((8, 1, 1))
+  with jax.set_mesh(mesh):
+    got = gradients(both, sharding.to_global(batch, mesh))
+  L.assert_close(got, want)
 
 
 def test_a_role_without_a_loss_leaves_the_other_as_alone(batch):
