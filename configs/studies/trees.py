@@ -31,7 +31,7 @@ from jaxrl_reason.studies.verdicts import Claim, Criterion
 
 PASS, LARGE_K = 'eval/heldout/pass@1', 'eval/heldout/pass@16'
 TREE = {'rl.algorithm': 'tree_rl', 'rl.tree.width': 2, 'rl.samples': 8}
-COLUMNS = {'rl.tree.columns': (4, 12)}
+FORKS = {'columns': 'tokens', 'turns': 'turns'}
 
 
 def _better(of: str, over: str, text: str) -> Claim:
@@ -41,26 +41,32 @@ def _better(of: str, over: str, text: str) -> Claim:
 def get_study():
   c = recipe_beside(__file__, 'expressions.py')
   c.rl.samples = 6
+  return compared(c, 'columns', {'rl.tree.columns': (4, 12)})
+
+
+def compared(c, name: str, forks: dict) -> Study:
+  """Returns the study of a recipe; `name` and `forks`: of its given forks."""
+  trees = TREE | forks
   return Study(
     recipe=c,
     settings={
       'independent': {},
       'flat': {'rl.algorithm': 'tree_rl'},
-      'columns': TREE | COLUMNS,
+      name: trees,
       'entropy': TREE,
-      'grouped': TREE | COLUMNS | {'rl.algorithm': c.rl.algorithm},
+      'grouped': trees | {'rl.algorithm': c.rl.algorithm},
     },
     shown=(PASS, LARGE_K, 'train/tree/shared', 'train/length_mean'),
     tuning=Tuning('rl.optimizer.lr', (0.3, 1, 3), PASS),
     claims=[
-      _better('columns', 'independent', 'TreeRL reaches more than DAPO.'),
-      _better('columns', 'flat', 'Its trees reach more than its loss alone.'),
+      _better(name, 'independent', 'TreeRL reaches more than DAPO.'),
+      _better(name, 'flat', 'Its trees reach more than its loss alone.'),
       _better('grouped', 'independent', 'Trees help without a loss of nodes.'),
       _better(
         'entropy',
-        'columns',
+        name,
         'A fork at the highest entropy reaches more than forks before given '
-        'tokens.',
+        f'{FORKS[name]}.',
       ),
     ],
   )
