@@ -132,9 +132,8 @@ def advantages(
   reward = as_float(reward) if o.reward is None else o.reward(arrays)
   arrays |= dict(reward=reward, valid=valid, key=key)
   arrays['old_logp'] = logp if old_logp is None else old_logp
-  if (
-    o.correction and token_weight is None and 'token_weight' in o.advantage.also
-  ):
+  weighs = 'token_weight' in o.advantage.also and token_weight is None
+  if weighs and o.correction:
     own = {**arrays, 'mask': _sampled(o, mask, is_offpolicy)}
     arrays['token_weight'] = o.correction.of_batch(own)
   if o.kl is not None and o.kl.where == 'reward':

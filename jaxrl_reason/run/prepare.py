@@ -20,6 +20,7 @@ from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import hf, other_run, pretrained
 from jaxrl_reason.config import RL, Data, Run, rules
 from jaxrl_reason.config import Model as ModelSection
+from jaxrl_reason.config.data import Files
 from jaxrl_reason.config.rl_sections import Hidden
 from jaxrl_reason.config.training import Supervised, Training
 from jaxrl_reason.data import (
@@ -89,7 +90,8 @@ def prepare(
     with hosts.zero_first():
       pretrained.look(run.model_dir, workdir)
   problems = problems_lib.load(run.data, run.seed)
-  rules.refuse(data_checks.heldout_rules, run.data)
+  if run.data.sources or run.data.files != Files():
+    rules.refuse(data_checks.heldout_rules, run.data)
   with hosts.zero_first():
     folder = run.model_dir
     if folder:

@@ -132,7 +132,11 @@ def _check_stages(config: Run, shards: int) -> None:
       rules.refuse(proposal_settings.proposal_rules, config)
     selection_checks.check(config.rl)
     adapted = bool(config.lora.rank or config.steering)
-    for at, c, objective in role_settings.losses_of(config):
+    if config.rl.roles:
+      every = role_settings.losses_of(config)
+    else:
+      every = [('', config.rl, config.objective)]
+    for at, c, objective in every:
       try:
         rl_checks.check(c, config.data, objective, adapted)
       except ValueError as e:

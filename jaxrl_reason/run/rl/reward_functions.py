@@ -142,7 +142,10 @@ def check(c: RL, data: Data, problems: Problems, tokenizer):
     room = data.completion_len
     spec = verdict_settings.with_questions(c)
     encode, reward_fn = device.make(spec, problems.kernel, tokenizer, room)
-    _try_kernels(room, tokenizer, example, encode, reward_fn)
+    control = None
+    if is_scheduled(rewards):
+      control = {progress.CONTROL: progress.Progress().init()}
+    _try_kernels(room, tokenizer, example, encode, reward_fn, control)
     lengths.check_encoded(problems, data, lambda i, example: encode(example))
     return
   device.refuse_on_host(rewards)
@@ -172,7 +175,9 @@ def _check_schedules(rewards: Mapping) -> None:
       )
 
 
-def _try_kernels(room: int, tokenizer, example, encode, reward_fn) -> None:
+def _try_kernels(
+  room: int, tokenizer, example, encode, reward_fn, control: dict | None
+) -> None:
   """Traces the kernels by shapes alone, which finds their errors."""
   ids = tokenizer.encode(example.get('solution') or '')[:room]
   longest = reference.MAX_TOKENS
@@ -196,7 +201,6 @@ def _try_kernels(room: int, tokenizer, example, encode, reward_fn) -> None:
       tokens, sampled, sampled.sum(1), zeros, jnp.zeros(2, bool), jnp.ones(2),
       zeros, zeros, zeros, views=views,
     )  # fmt: skip
-    control = {progress.CONTROL: progress.Progress().init()}
     return reward_fn(rollout, answers, control)
 
   answers = trees.stacked([encode(example)] * 2)

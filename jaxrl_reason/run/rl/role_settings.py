@@ -68,19 +68,15 @@ def rewards(c: RL, objective: losses.Objective) -> RoleRewards:
 def objectives(
   c: RL, completion_len: int
 ) -> tuple[tuple[str, losses.Objective], ...]:
-  """Returns names and losses of the roles; () without `rl.roles`."""
-  if not c.roles:
-    return ()
+  """Returns names and losses of the roles of `rl.roles`."""
   return tuple((k, c.role_objective(k, completion_len)) for k in names(c))
 
 
 def losses_of(run: Run) -> list[tuple[str, RL, losses.Objective]]:
-  """Lists the losses of a run: the prefix of messages about the loss, the rl
+  """Lists the losses of roles: the prefix of messages about the loss, the rl
   section with its algorithm and settings, and its objective.
   """
   c, found = run.rl, objectives(run.rl, run.data.completion_len)
-  if not found:
-    return [('', c, run.objective)]
   return [(f'rl.roles.{k}: ', c.of_role(k), x) for k, x in found]
 
 
