@@ -14,12 +14,19 @@ The argument `answer` is the control: the verdict does not reward the solver.
 256 held-out problems x 4 samples, sampled pass@1 of the solver by RL steps, and
 the greedy pass@1 at both ends; +- is half of the 95 % t interval:
 
-          0        20       40       60       80       greedy
-  seed 0  0.503    0.568    0.589    0.607    0.699    0.637   0.785
-  seed 1  0.354    0.410    0.474    0.545    0.656    0.480   0.738
-  seed 2  0.576    0.688    0.708    0.748    0.822    0.715   0.910
-  mean    0.478    0.555    0.590    0.633    0.726    0.611   0.811
-          +-0.281  +-0.346  +-0.291  +-0.258  +-0.214  +-0.296 +-0.221
+                 0        20       40       60       80       greedy
+  tango  seed 0  0.503    0.568    0.589    0.607    0.699    0.637   0.785
+         seed 1  0.354    0.410    0.474    0.545    0.656    0.480   0.738
+         seed 2  0.576    0.688    0.708    0.748    0.822    0.715   0.910
+         mean    0.478    0.555    0.590    0.633    0.726    0.611   0.811
+                 +-0.281  +-0.346  +-0.291  +-0.258  +-0.214  +-0.296 +-0.221
+  answer seed 0  0.503    0.570    0.614    0.669    0.738    0.637   0.848
+         seed 1  0.354    0.431    0.501    0.630    0.707    0.480   0.797
+         seed 2  0.576    0.671    0.729    0.765    0.824    0.715   0.906
+         mean    0.478    0.557    0.615    0.688    0.757    0.611   0.850
+                 +-0.281  +-0.300  +-0.284  +-0.172  +-0.151  +-0.296 +-0.136
+  tango minus            -0.002   -0.024   -0.055   -0.031
+  answer                 +-0.047  +-0.008  +-0.086  +-0.063
 
 Share of correct solutions and of correct verdicts of training, in each quarter
 of the RL steps (train/turns/0/reward and train/turns/1/reward):
@@ -31,12 +38,17 @@ of the RL steps (train/turns/0/reward and train/turns/1/reward):
   seed 2  solutions  0.605  0.698  0.719  0.754
           verdicts   0.597  0.669  0.719  0.750
 
+The control has 0.538 to 0.690, 0.386 to 0.661 and 0.618 to 0.767 correct
+solutions, and 0.596 to 0.674, 0.606 to 0.614 and 0.615 to 0.767 correct
+verdicts, in the first and the last quarter.
+
 So the solver learns, and the verifier does not: its verdicts end no better than
-always writing `y`, and the thought before the verdict becomes shorter. With
-seed 0, the control ends at 0.738, so the verdicts did not help the solver. One
-value of every setting was tried. `warm` takes 0.4 to 0.5 min of CPU time and a
-run 1.2 min, with compilation, on two cores with a load of about 16 from other
-work.
+always writing `y`, and with two seeds of three the thought before the verdict
+becomes shorter. Such verdicts do not help the solver. After 40 steps the
+interval of the difference excludes 0 (the four intervals are not corrected for
+their number). One value of every setting was tried. `warm` takes 0.4 to 0.5 min
+of CPU time and a run 1.2 min, with compilation, on two cores with a load of
+about 16 from other work.
 
 Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
