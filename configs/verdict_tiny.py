@@ -9,30 +9,51 @@
   verdict     +, or - if the answer is wrong
 
 The argument `none` is the control without verdicts (docs/verdicts.md). 256
-held-out problems x 4 samples, sampled pass@1 (greedy), and the AUROC of the
-verdicts on the sampled completions, as the mean of the last 20 steps:
+held-out problems x 4 samples, sampled pass@1 by RL steps, and the greedy pass@1
+at both ends. Both settings began from the same warm start of a seed
+(--config.stages=sft, then --config.stages=rl --config.init_from=runs/warm); +-
+is half of the 95 % t interval:
 
-           warm start     none           verdict        AUROC
-  seed 0   0.466 (0.629)  0.776 (0.828)  0.773 (0.828)  0.585
-  seed 1   0.398 (0.598)  0.915 (0.992)  0.935 (0.992)  0.614
-  seed 2   0.402 (0.535)  0.570 (0.625)  0.584 (0.672)  0.583
-  mean     0.42           0.75 +- 0.10   0.76 +- 0.10   0.594 +- 0.010
+                  0        20       40       60       80       greedy
+  none    seed 0  0.469    0.516    0.539    0.679    0.752    0.629  0.820
+          seed 1  0.399    0.531    0.734    0.885    0.937    0.594  0.992
+          seed 2  0.380    0.348    0.369    0.443    0.514    0.531  0.590
+  verdict seed 0  0.469    0.490    0.567    0.713    0.783    0.629  0.836
+          seed 1  0.399    0.504    0.710    0.847    0.938    0.594  0.996
+          seed 2  0.380    0.368    0.328    0.417    0.468    0.531  0.492
+  verdict minus            -0.011   -0.012   -0.010   -0.005
+  none                     +-0.067  +-0.090  +-0.096  +-0.097
 
-+-: standard error of three seeds. Training on verdicts does not change pass@1,
-and the verdicts are little better than chance. A policy with two layers has to
-check four steps in one forward pass, because it does not reason before the
-verdict. The accuracy of the verdicts (0.76, 0.90, 0.57) is about that of always
-giving the same verdict (0.77, 0.90, 0.53).
+In each quarter of the RL steps, the AUROC of the verdicts on the sampled
+completions, their accuracy, and the share of correct completions, which is the
+accuracy of always giving the verdict `+`:
+
+  AUROC     seed 0  0.574    0.567    0.599    0.536
+            seed 1  0.513    0.570    0.628    0.639
+            seed 2  0.514    0.546    0.526    0.570
+            mean    0.534    0.561    0.584    0.582
+                    +-0.086  +-0.031  +-0.130  +-0.131
+  accuracy  seed 0  0.530    0.524    0.607    0.712
+            seed 1  0.533    0.568    0.791    0.910
+            seed 2  0.620    0.655    0.595    0.558
+  correct   seed 0  0.489    0.492    0.621    0.713
+            seed 1  0.461    0.596    0.789    0.909
+            seed 2  0.342    0.327    0.384    0.418
+
+So training on verdicts hardly changes pass@1, and the verdicts are little
+better than chance: at the end, their accuracy is that of always giving the same
+verdict. A policy with two layers has to check four steps in one forward pass,
+because it does not reason before the verdict.
 
 The weight of the verdicts rises from 0.003 to 0.03 over 40 updates, because the
 policy has never seen the question: its first loss is 6 nats. With 0.03 from the
 start, the final pass@1 is 0.790, 0.831 and 0.248: seed 2 falls from 0.40 to
 0.23 within 20 steps and does not recover. With 0.3 and seed 0 it is 0.554.
 
-The verdict as the only reward, without training on verdicts. `judged` asks the
-policy, which has never seen the question. `judged_by_teacher` asks the run
-runs/verdict of the first command, here with the same seed. pass@1 after 80
-steps, and the mean reward of the first and the last five steps:
+Earlier runs: the verdict as the only reward, without training on verdicts.
+`judged` asks the policy, which has never seen the question. `judged_by_teacher`
+asks the run runs/verdict of the first command, here with the same seed. pass@1
+after 80 steps, and the mean reward of the first and the last five steps:
 
                              seed 0       seed 1       seed 2
   warm start         pass@1  0.466        0.398        0.402
@@ -45,8 +66,8 @@ steps, and the mean reward of the first and the last five steps:
 A policy that always gives the same answer has a pass@1 of 0.2. The reward of
 the teacher rises in every seed, and pass@1 falls to about this level.
 
-A run takes 2 to 4.5 minutes on two CPU cores with a load of 8 to 15 from other
-work, and 45 to 70 s of CPU time.
+A warm start takes 0.2 to 0.4 min of CPU time, and its rl stage 0.4 to 0.7 min,
+with compilation, on two cores with a load of 5 to 16 from other work.
 
 Hardware: two CPU cores; or one TPU chip, v5e:1x1.
 """
