@@ -151,10 +151,8 @@ def _chunk(
       new = tuple(sharding.gathered(x).swapaxes(1, 2) for x in kv)
       all_ = [_write(old, x, start, 2) for old, x in zip(memory, new)]
       both = [x.swapaxes(1, 2) for x in all_]
-      over = kernel
-      if kv_up is not None:
-        over = latent.over(kernel, kv_up, c, few=True)
-      return over(q, *both, which, **beside), new
+      run = kernel if kv_up is None else latent.over(kernel, kv_up, c, few=True)
+      return run(q, *both, which, **beside), new
 
     return attend
 
@@ -278,8 +276,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
     (hidden [S,...,D], cache, experts used [S,...,L,k] or None).
   """
   tables = blocks.rotary(c, positions, cache.max_tokens)
-  # At index NOPE, the last: layers without positions are not rotated, unless a
-  # rotation changes the order of features, as it does in training.
+  # At index NOPE, the last. A rotation may change the order of features.
   tables.append(mixed_layers.still(tables) if c.rope_interleaved else None)
   x = sharding.rows(blocks.embed(params, c, tokens))
   inputs = None

@@ -385,8 +385,7 @@ def supervised_batch(row: dict[str, jax.Array]) -> Batch:
 
 def updating(f: Callable, n_static: int, where: Any = None) -> Callable:
   """Jits f(*static, state, ...) -> (state, ...). The state's buffers are
-  donated, and its layout stays, even if the partitioner would choose another
-  one.
+  donated, and its layout stays, whatever the partitioner would choose.
 
   Args:
     where: shardings of the state; None: as the compiler chooses.
