@@ -100,7 +100,8 @@ def _compile(folder: pathlib.Path, make, args: tuple) -> None:
   paths = os.pathsep.join(p for p in sys.path if p)
   process = subprocess.Popen(
     [sys.executable, '-c', command],
-    env=os.environ | {'PYTHONPATH': paths},
+    # jax's note about hidden frames would be the last line of an error.
+    env=os.environ | {'PYTHONPATH': paths, 'JAX_TRACEBACK_FILTERING': 'off'},
     stdout=subprocess.DEVNULL,
     stderr=subprocess.PIPE,
     text=True,

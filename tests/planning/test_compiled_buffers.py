@@ -148,6 +148,20 @@ def test_programs_that_only_this_process_can_build_are_not_built():
     buffers.measure(lambda: None, (), *phase())
 
 
+def traced():
+  """Raises an error while jax traces a function."""
+
+  def fail(x):
+    raise ValueError('this code has a mistake')
+
+  return jax.eval_shape(fail, 1.0)
+
+
+def test_the_error_of_a_traced_function_is_its_own_line():
+  with pytest.raises(buffers.NotBuilt, match='this code has a mistake'):
+    buffers.measure(traced, (), *phase())
+
+
 class Killed:
   """Is killed before it has written its files, as if memory were short."""
 
