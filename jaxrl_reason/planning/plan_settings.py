@@ -45,7 +45,7 @@ SHARED = 'shared:1'
 
 
 class TooSlow(ValueError):
-  """A mesh cannot be among the fastest."""
+  """A mesh cannot be the fastest."""
 
 
 @dataclasses.dataclass(frozen=True)

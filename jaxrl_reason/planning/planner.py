@@ -207,7 +207,7 @@ class Planner:
   def search(self) -> list[dict]:
     """Plans the recipe on every mesh shape, with settings that fit. The fastest
     mesh is first. Meshes that do not fit, or of which generation alone is
-    slower than the fastest meshes, come last.
+    slower than a step of an earlier mesh, come last.
     """
     lean = settings.lean(self.config, self.config.mesh)
     # Refuses --only of other phases.
@@ -222,8 +222,7 @@ class Planner:
     for mesh in sorted(mesh_search.meshes(*given), key=lambda m: -m[2]):
       self.say(f'mesh {mesh}')
       config = settings.lean(self.config, mesh)
-      fastest = sorted(f.seconds for f in found)
-      limit = fastest[FEW - 1] if len(found) >= FEW else math.inf
+      limit = min((f.seconds for f in found), default=math.inf)
       try:
         made, why = settings.fitting(self, config, limit), 'does not fit'
         made = made and settings.completed(self, made)
