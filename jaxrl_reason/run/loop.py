@@ -185,12 +185,14 @@ class Loop:
     if wait:
       self.spent.count('verification', wait.seconds - verified)
     self.profiler.after(device)
+    # The device has work: now read the last interval. This comes before the
+    # rollouts, which may wait for the new dispatch.
+    self.journal.flush()
     asked = getattr(self.stage.data, 'problems', None)
     told = device.pop('rollouts', None)
     self.rollouts.note(self.total, self.name, told, asked)
     self.done, self.total = self.done + k, self.total + k
     hosts.at(step=self.total)
-    self.journal.flush()  # the device has work: now read the last interval
     waited = self.stage.data.seconds - waited
     return state, device, host | {'perf/data_s': waited / k}
 

@@ -55,6 +55,21 @@ def made():
   return out, closed
 
 
+def test_an_interval_is_read_before_rollouts_that_wait(made):
+  """Otherwise its seconds include those of the next dispatch."""
+  own, order = made[0], []
+  own.done = own.total = 0
+  own.stage.steps_per_dispatch, own.stage.wait = 1, None
+  own.stage.data.seconds = 0.0
+  own.stage.dispatch = lambda state, more: (state, {}, {})
+  own.profiler.before = own.profiler.after = lambda _: None
+  own.journal.dispatching = lambda other: contextlib.nullcontext()
+  own.journal.flush = lambda: order.append('interval')
+  own.rollouts.note = lambda *_: order.append('rollouts')
+  own.dispatch(None, True)
+  assert order == ['interval', 'rollouts'] and own.total == 1
+
+
 @pytest.mark.parametrize('error', [FloatingPointError, KeyboardInterrupt])
 def test_the_profiler_ends_with_an_error(made, error):
   own, closed = made
