@@ -350,8 +350,7 @@ def forward(
 
   x = embed(params, c, tokens)
   own = dict(routes=routes, layers_run=layers_run)
-  if c.layer_inputs:
-    own['inputs'] = residuals.layer_inputs(params, c, tokens, x)
+  own['inputs'] = residuals.layer_inputs(params, c, tokens, x)
   return through(params, c, x, rows, max_tokens, attention_of, **own)
 
 

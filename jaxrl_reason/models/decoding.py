@@ -158,9 +158,7 @@ def _chunk(
 
   tokens = part(tokens)
   x = blocks.embed(params, c, tokens)
-  how = dict(memory=kv)
-  if c.layer_inputs:
-    how['inputs'] = residuals.layer_inputs(params, c, tokens, x)
+  how = dict(memory=kv, inputs=residuals.layer_inputs(params, c, tokens, x))
   return blocks.through(params, c, x, own, max_tokens, attention_of, **how)
 
 
@@ -279,9 +277,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
   # At index NOPE, the last. A rotation may change the order of features.
   tables.append(mixed_layers.still(tables) if c.rope_interleaved else None)
   x = sharding.rows(blocks.embed(params, c, tokens))
-  inputs = None
-  if c.layer_inputs:
-    inputs = residuals.layer_inputs(params, c, tokens, x)
+  inputs = residuals.layer_inputs(params, c, tokens, x)
   x = residuals.split(x, params, c) if c.streams else x
   passed = {}  # by stack, the cache and the masks that its layers read
   how = dict(scale=c.score_scale, cap=c.attention_cap)

@@ -274,9 +274,7 @@ def hidden(c: Config, params: Any, tokens, valid, how: Layout, routes=None):
   if routes is not None:
     routes = jnp.moveaxis(join(routes), 2, 0)
   x = blocks.embed(params, c, join(tokens))
-  inputs = None
-  if c.layer_inputs:
-    inputs = residuals.layer_inputs(params, c, join(tokens), x)
+  inputs = residuals.layer_inputs(params, c, join(tokens), x)
   n = jnp.broadcast_to(how.uses.reshape(-1, 1), prompts.segments.shape)
   once = jnp.ones_like(tokens[:, how.start :])
   weights = how.join(n, once if how.own is None else how.own.rows)

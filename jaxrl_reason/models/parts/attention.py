@@ -131,13 +131,12 @@ def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
   """
 
   def attend(q, k, v, which, sinks=None, index=None):
-    (n, t, heads, width), (s, kv) = q.shape, k.shape[1:3]
+    (n, t, heads, _), (s, kv) = q.shape, k.shape[1:3]
     # Head-major, so that every product is a plain batched one: with the heads
     # in the middle XLA's CPU backend is 2.3 times slower, mostly backward. Rows
     # and heads stay two dimensions: if they were merged, they could not be
     # split over two mesh axes, and every device would compute all heads.
-    q = (q * scale).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
-    q = q.reshape(n, kv, -1, width)
+    q = exact_attention.heads_first(q * scale, kv)
     k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)  # [N,K,S,H]
     scores = einsum32('nkth,nksh->nkts', q, k).reshape(n, kv, -1, t, s)
     seen = masks(which)
@@ -239,7 +238,7 @@ def _splash(
   rows: Rows, windows, start: int, *, scale: float, cap: float
 ) -> Callable:
   def of(window, *heads):
-    ids, size = rows.segments, abs(window)
+    ids, size = rows.segments, windows_lib.most(window)
     if window < 0:
       ids = windows_lib.chunk_ids(ids, rows.positions, window)
     kernel = splash.attention(ids, start, scale=scale, cap=cap)

@@ -21,10 +21,12 @@ from jaxrl_reason.models.parts import layers
 
 def layer_inputs(
   params: Any, c: Any, tokens: jax.Array, x: jax.Array
-) -> jax.Array:
+) -> jax.Array | None:
   """Computes the inputs [...,L,E] of each layer, from a table of their own and
-  from the embeddings x [...,D], for a model with `c.layer_inputs`.
+  from the embeddings x [...,D]; None if the model has none.
   """
+  if not c.layer_inputs:
+    return None
   y = c.ops.times(c.ops.dense(x, params['inputs']), c.width**-0.5)
   y = c.ops.rms_norm(y, params['inputs_norm'], c.norm_eps)
   if c.layer_inputs_vocab:

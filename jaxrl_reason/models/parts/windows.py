@@ -16,6 +16,11 @@ import jax.numpy as jnp
 MOST = 2**30  # tokens, stands for no window
 
 
+def most(window: int) -> int:
+  """Returns the largest number of tokens that a query may attend to; 0: all."""
+  return abs(window)
+
+
 def reach(window: int | jax.Array, positions: jax.Array) -> jax.Array:
   """Returns how many tokens queries at int positions [...] may attend to, their
   own included.
