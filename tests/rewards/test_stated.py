@@ -103,3 +103,9 @@ def test_a_verifier_without_a_kernel_is_named():
     part = {'reward': 'brier', 'kwargs': {'correct': correct}}
     with pytest.raises(ValueError, match='no device kernel for .*math'):
       device._kernel('part', part, 'integer')
+
+
+def test_a_task_without_a_kernel_gets_no_suggestion():
+  with pytest.raises(ValueError, match='runs in Python. Set rl.path') as error:
+    device._kernel('part', {'reward': 'task'}, None)
+  assert 'Did you mean' not in str(error.value)

@@ -87,7 +87,9 @@ def _kernel(
   kernel = named(name, task_kernel)
   if score is not None and kernel is not None:
     kernel = _beside(score, kernel)
-  if kernel is None:
+  if kernel is None and name == 'task':
+    problem = 'the verifier of this task runs in Python'
+  elif kernel is None:
     near = nearest(
       f'{name}', ['task', *kernels.KERNELS, *kernels.OF_CONFIDENCE]
     )
