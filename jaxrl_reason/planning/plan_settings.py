@@ -308,7 +308,11 @@ def faster(planner, found: Found) -> Found:
   whole = {f'{name}__micro_batches': 1}
 
   def better(**changes) -> Found:
-    new = _trained(planner, best, **whole | changes)
+    try:
+      new = _trained(planner, best, **whole | changes)
+    except jax.errors.JaxRuntimeError as e:  # a defect of the compiler
+      planner.say(f'left out, because XLA cannot compile it: {str(e):.120}')
+      return best
     return new if new and new.seconds < best.seconds else best
 
   after = POLICIES.index(found.config.model.remat) + 1

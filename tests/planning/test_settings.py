@@ -5,6 +5,7 @@ the compiler.
 import dataclasses
 import math
 
+import jax
 import pytest
 
 from jaxrl_reason import config as config_lib
@@ -113,6 +114,17 @@ def test_more_recomputation_is_compiled_only_with_fewer_micro_batches(recipe):
     assert all(c.rl.micro_batches < batches for c in tried)
     policies = [x for x in planner.said if x.startswith('model.remat=')]
     assert len(policies) <= most + 1, hbm  # one shares the prompt
+
+
+def test_a_setting_that_xla_cannot_compile_is_left_out(recipe, monkeypatch):
+  def broken(*_, **changes):
+    raise jax.errors.JaxRuntimeError(f'FAILED_PRECONDITION: {changes}')
+
+  planner = Planner(recipe)
+  first = found(planner)
+  monkeypatch.setattr(settings, '_trained', broken)
+  assert settings.faster(planner, first) is first
+  assert 'FAILED_PRECONDITION' in planner.said[-1]
 
 
 def test_other_keys_of_the_recipe_do_not_change(recipe):
