@@ -114,9 +114,10 @@ def _fit(draft: Draft, folder: pathlib.Path, say) -> None:
       has = whole * len(devices) / n if shared else whole
       if found := plan_settings.estimated(config, has, mesh, devices[:n]):
         draft.values = way.values | _settings(found[0], mesh, n)
+        each = f' of each of {n} devices' if n > 1 else ''
         say(
           f'{what}: about {found[1] / chips.GIB:.1f} of {has / chips.GIB:.1f} '
-          f'GiB of each of {n} devices, by arithmetic'
+          f'GiB{each}, by arithmetic'
         )
         return
   raise ValueError(
