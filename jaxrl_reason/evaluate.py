@@ -83,7 +83,7 @@ def options(a):
   from jaxrl_reason.data import chat
   from jaxrl_reason.evals import evaluation as session
   from jaxrl_reason.evals import leaf_verifiers
-  from jaxrl_reason.rollouts import automaton, forcing
+  from jaxrl_reason.rollouts import automaton, forcing, gumbel_search
 
   given = {key: value for key, value in vars(a).items() if value is not None}
   ranges.check(given, ranges.EVALUATE, '--')
@@ -105,7 +105,7 @@ def options(a):
     ranges.check({'budgets': budget}, {'budgets': ranges.COUNT}, '--')
   command.one_of('--thinking', a.thinking, chat.THINKING)
   command.one_of(
-    '--leaf', a.leaf, (leaf_verifiers.JUDGE, *leaf_verifiers.LEAVES)
+    '--leaf', a.leaf, (leaf_verifiers.JUDGE, *gumbel_search.LEAVES)
   )
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
   command.input_files({'--json_schema': a.json_schema})

@@ -29,6 +29,7 @@ from jaxrl_reason.config.rl_sections import (
   Views,
 )
 from jaxrl_reason.config.rules import is_number
+from jaxrl_reason.config.search_section import Search
 from jaxrl_reason.config.training import (
   Critic,
   Optimizer,
@@ -166,6 +167,7 @@ class RL(Training):
   league: League = League()
   chunks: Chunks = Chunks()
   tree: Tree = Tree()
+  search: Search = Search()
   # Samples of each problem that demonstrations replace: the reference solution,
   # or with `demos_prompt` at most this number of correct explanations.
   demos: CountOrNone = 0

@@ -306,7 +306,7 @@ def search_of(
   ends = ()
   if end:
     ends = step_labels.separator_ids(end, tokenizer, '--step_end')
-  leaf = leaf_verifiers.LEAVES.get(settings.get('leaf'))
+  leaf = gumbel_search.LEAVES.get(settings.get('leaf'))
   if leaf is None:
     own = gumbel_search.BEGINNING, gumbel_search.CONTINUED
     leaf = own[not judge.of_beginnings]

@@ -21,14 +21,8 @@ from jaxrl_reason.data import mixture
 from jaxrl_reason.evals.suites import Suite
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rewards.kernels import device
-from jaxrl_reason.rollouts import gumbel_search
 
 JUDGE = 'judge'
-# Values of --leaf with a verifier, and the leaves of their searches.
-LEAVES = {
-  'verifier': gumbel_search.CONTINUED,
-  'verifier_at_end': gumbel_search.ENDED,
-}
 
 
 def kernel_of(suite: Suite, leaf: str) -> kernels.Kernel:

@@ -268,6 +268,7 @@ def _refuse_parts(c) -> None:
     ('rl.chunks.tokens', c.chunks.tokens, 0),
     ('rl.in_flight.batches', c.in_flight.batches, 0),
     ('rl.tree.width', c.tree.width, 0),
+    ('rl.search.simulations', c.search.simulations, 0),
   ):
     if value:
       raise ValueError(

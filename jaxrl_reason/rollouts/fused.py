@@ -18,13 +18,14 @@ from jaxrl_reason.base import (
   Prompts,
   Reward,
   Rollout,
+  Rows,
   Trajectories,
 )
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rollouts import chunks as chunks_lib
-from jaxrl_reason.rollouts import group_arrays, sampler
+from jaxrl_reason.rollouts import group_arrays, gumbel_search, sampler
 from jaxrl_reason.rollouts import league as league_lib
 from jaxrl_reason.rollouts import tree as tree_lib
 from jaxrl_reason.rollouts import turns as turns_lib
@@ -50,6 +51,7 @@ class Generation:
     chunks: settings of generation in chunks; None for one chunk.
     tree: forks of completions; None for samples that share no tokens.
     by_role: each player of a game has adapters of its own.
+    search: the search that chooses the steps of completions; None for samples.
   """
 
   model: Model
@@ -63,6 +65,7 @@ class Generation:
   chunks: Chunks | None = None
   tree: tree_lib.Tree | None = None
   by_role: bool = False
+  search: gumbel_search.Search | None = None
 
   def metrics(self, rollout: Rollout) -> Metrics:
     """Summarises what the rows of a rollout share, and how long they wait."""
@@ -195,6 +198,23 @@ def with_demos(rollout: Rollout, prompts: Prompts, n_demos: int) -> Rollout:
   )
 
 
+def _completions(rows: Rows, c: int) -> Rollout:
+  """Returns the last c columns of rows as completions, for their rewards."""
+  tokens, there = rows.tokens[:, -c:], rows.valid[:, -c:]
+  zero, length = jnp.zeros(tokens.shape), there.sum(axis=1)
+  return Rollout(
+    tokens=tokens,
+    sampled=there,
+    length=length,
+    logp=zero,
+    truncated=length < 0,
+    temperature=zero[:, 0],
+    version=zero.astype(jnp.int32),
+    turn=there.astype(jnp.int32),
+    node=there.astype(jnp.int32),
+  )
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class FusedSource:
   """Samples completions and computes their rewards, as one pure function.
@@ -239,8 +259,12 @@ class FusedSource:
       n = prompts.tokens.shape[0] * self.gen.n_samples
       memory, key = control[league_lib.NAME], key_of(root, step, 'league')
       weights = players = self.league.players(params, memory, key, n)
-    rollout = complete(self.gen, weights, prompts, root, step, sampling, stop)
-    metrics = self.gen.metrics(rollout)
+    given = weights, prompts, root, step, sampling, stop
+    if self.gen.search is None:
+      rollout = complete(self.gen, *given)
+      metrics = self.gen.metrics(rollout)
+    else:
+      rollout, metrics = self._searched(control, *given)
     if players is not None:
       metrics |= league_lib.metrics(players, rollout, step)
       rollout = league_lib.of_policy(rollout, players['is_past'])
@@ -269,6 +293,36 @@ class FusedSource:
     best = self._see(params, control, prompts, best, noise)
     best = self.reward_fn(best, prompts.answer, control)
     return found.replace(greedy=best)
+
+  def _searched(
+    self, control, params, prompts: Prompts, root, step, sampling, stop
+  ) -> tuple[Rollout, Metrics]:
+    """Searches for the completions of one step by their rewards."""
+    gen, noise = self.gen, key_of(root, step, 'sampling')
+    n = prompts.tokens.shape[0] * gen.n_samples
+    answers = jax.tree.map(lambda x: batch_lib.per_row(x, n), prompts.answer)
+
+    def reward(rows: Rows) -> jax.Array:
+      found = _completions(rows, gen.max_new)
+      return self.reward_fn(found, answers, control).total
+
+    out = gumbel_search.generate(
+      gen.search,
+      gen.model,
+      params,
+      prompts.tokens,
+      prompts.valid,
+      noise,
+      sampling.of_problems(prompts.prompt_id, gen.n_samples),
+      stop,
+      judge=reward,
+      n_samples=gen.n_samples,
+      max_new=gen.max_new,
+      row_ids=jnp.arange(n),
+    )
+    made = out.views[gumbel_search.GENERATED].astype(jnp.float32)
+    out = out.replace(views=None, version=jnp.full_like(out.version, step))
+    return out, {'search/generated': made.mean()}
 
   def judged(
     self, params, control, prompts: Prompts, rollout: Rollout, noise

@@ -44,6 +44,8 @@ GENERATED = 'generated'  # of a Rollout's views
 # candidate. CONTINUED: this beginning and a sampled rest of the completion.
 # ENDED: completions that have ended; the value of others is 0.
 BEGINNING, CONTINUED, ENDED = 'beginning', 'continued', 'ended'
+# Names of the leaves whose judge is a verifier, in flags and keys.
+LEAVES = {'verifier': CONTINUED, 'verifier_at_end': ENDED}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""Runs the command `jaxrl_reason.main` with one fault, for test_faults.
+"""Runs a command with one fault, for test_faults.
 
-Reads jobs from stdin, a JSON object a line: {workdir, n, what, args, log}. The
+Reads jobs from stdin, a JSON object a line: {workdir, n, what, command, args,
+log}. The command is a module of jaxrl_reason: main, or evaluate. The
 fault occurs at the n-th call that opens, lists, renames, makes or removes a
 path in the workdir that contains `of`, in any thread, also of orbax. The
 process then receives the signal `what`, or the call fails with the error
@@ -13,6 +14,7 @@ code, number of counted calls].
 """
 
 import errno
+import importlib
 import json
 import os
 import signal
@@ -72,9 +74,9 @@ def hang_after(step: int, where: str) -> None:
 
 def run(job: dict) -> None:
   """Ends this process as the command does."""
-  from jaxrl_reason import main as command
   from jaxrl_reason.checkpoints import files
 
+  command = importlib.import_module(f'jaxrl_reason.{job["command"]}')
   out = os.open(job['log'], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
   os.dup2(out, 1)
   os.dup2(out, 2)

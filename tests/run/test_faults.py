@@ -61,12 +61,15 @@ class Runs:
     hang=0,
     where='dispatch',
     of='',
+    command='main',
   ):
     """Returns (exit code, output, calls of the file system) of one run."""
     log = self._log
     job = {'workdir': str(workdir), 'n': n, 'what': what, 'log': str(log)}
-    job |= {'hang': hang, 'where': where, 'of': of}
-    job['args'] = [*FLAGS, f'--workdir={workdir}', stages, *flags]
+    job |= {'hang': hang, 'where': where, 'of': of, 'command': command}
+    own = [*FLAGS, f'--workdir={workdir}', stages]
+    own = own if command == 'main' else [f'--out={workdir}']
+    job['args'] = [*own, *flags]
     count = log.with_name(log.name + '.count')
     count.unlink(missing_ok=True)
     self._server.stdin.write(json.dumps(job) + '\n')

@@ -16,6 +16,7 @@ STALE = SAMPLER | {'rl.path': 'host', 'rl.staleness': 1}
 QUEUE = SAMPLER | {'rl.staleness': 2}
 FLIGHT = SAMPLER | {'rl.in_flight.batches': 3}
 TREE = {'rl.tree.width': 2}
+SEARCH = {'rl.search.simulations': 8, 'rl.search.step_tokens': 4}
 TURNS_AND_FORKS = {'rl.tree.turns': (1,), 'rl.tree.forks': 3}
 HINTS = {'rl.hints.room': 4}
 AGAIN = HINTS | SAMPLER | {'rl.hints.when': 'failed'}
@@ -980,6 +981,38 @@ EXAMPLES = [
     TREE | {'rl.tree.forks': 4},
     'rl.samples=.*: a tree of rl.tree.width=2 and rl.tree.forks=4 has 5 leaves',
   ),
+  ({'rl.search.candidates': 3}, 'candidates=3 has no .* rl.search.simulations'),
+  (SEARCH, 'simulations=8: searched .* no samples .*; set rl.algorithm=.raft'),
+  (SEARCH | {'rl.search.leaf': 'judge'}, "rl.search.leaf='judge': choose"),
+  (SEARCH | {'rl.search.candidates': 9}, 'simulations=8 and .*candidates=9: a'),
+  (SEARCH | {'rl.search.step_tokens': 32}, 'step_tokens=32: .* fewer .* than'),
+  (
+    SEARCH | {'rl.rewards.answer': {'reward': 'random'}},
+    r"simulations=8: the reward 'random' reads more than a completion",
+  ),
+  (SEARCH | {'rl.cache_segments': 2}, 'rl.cache_segments=2 and rl.search'),
+  (SEARCH | {'rl.path': 'host'}, "rl.path='host' and rl.search.simulations=8"),
+  (SEARCH | {'rl.turns.env': 'calculator'}, "calculator' and rl.search"),
+  (SEARCH | PROPOSE, "rl.propose='.' and rl.search"),
+  (
+    SEARCH | {'rl.chunks.tokens': 16, 'rl.chunks.carry': 4},
+    'rl.chunks.tokens=16 and rl.search',
+  ),
+  (SEARCH | TREE, 'rl.tree.width=2 and rl.search'),
+  (SEARCH | FLIGHT, 'rl.in_flight.batches=3 and rl.search'),
+  (SEARCH | {'rl.slots': 2}, 'rl.slots=2 and rl.search'),
+  (SEARCH | DEMOS, 'rl.demos=1 and rl.search'),
+  (SEARCH | {'rl.replay_routes': True}, 'replay_routes=True and rl.search'),
+  (SEARCH | GRAMMAR, 'rl.regex=.* and rl.search'),
+  (SEARCH | PENALTY, 'rl.repetition_penalty=1.2 and rl.search'),
+  (
+    SEARCH | {'rl.presence_penalty': 0.2, 'rl.logprob_chunk': 8},
+    'rl.presence_penalty=0.2 and rl.search',
+  ),
+  (
+    SEARCH | {'rl.frequency_penalty': 0.2, 'rl.logprob_chunk': 8},
+    'rl.frequency_penalty=0.2 and rl.search',
+  ),
   (FLIGHT | {'rl.in_flight.batches': 1}, 'no group would stay in flight'),
   (FLIGHT | {'rl.steps': 2, 'log_every': 1}, 'no step of rl.steps=2 would'),
   (FLIGHT | {'rl.in_flight.max_staleness': 1}, 'max_staleness=1: .* after 2 s'),
@@ -1388,6 +1421,7 @@ def test_every_rule_has_an_example_that_triggers_it(monkeypatch):
     | {'rl.teacher.weights': 'reference', 'rl.loss.distill_coef': 0.1},
     {'rl.filter': 'band', 'rl.filter_args.low': 0.1},
     {'rl.algorithm': 'raft', 'rl.filter': 'best', 'rl.filter_args.keep': 1},
+    SEARCH | {'rl.algorithm': 'raft'},
     JUDGED | {'rl.algorithm': 'vapo', 'rl.loss.threshold': 0.5},
     JUDGED | {'rl.algorithm': 'vapo', 'rl.rewards.answer.weight': 0.0},
     JUDGED | {'rl.algorithm': 'vapo', 'rl.rewards.judge.needs': 'answer'},

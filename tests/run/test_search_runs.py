@@ -1,16 +1,21 @@
 """`evaluate` with a search, by the value head of a run or by the verifier."""
 
 import json
+import random
 import shutil
 
 import jax
 import numpy as np
 import pytest
+import run_records
 from etils import epath
+from test_faults import runs  # noqa: F401
 from test_recipe_features import recipe
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import evaluate
 from jaxrl_reason.evals import loading
+from jaxrl_reason.planning import phases
 from jaxrl_reason.run import prepare, train
 
 pytest.importorskip('mctx')
@@ -132,3 +137,73 @@ def test_a_search_by_the_verifier_needs_no_judge(supervised, tmp_path):
     for a, b in zip(again, found, strict=True):
       for key in 'problem', 'sample', 'completion', 'generated', 'verdict':
         assert a[key] == b[key]
+
+
+EXPERT = {
+  'rl.algorithm': 'raft',
+  'rl.search.simulations': 4,
+  'rl.search.step_tokens': 2,
+  'rl.optimizer.lr': 1e-2,
+  'rl.steps': 4,
+}
+
+
+@pytest.fixture(scope='module')
+def expert(supervised):
+  """Returns a function that trains on searched completions, and returns the
+  metrics of the steps.
+  """
+
+  def run(where, **flat):
+    start = {'init_from': str(supervised), 'checkpoint.every': 2}
+    train.run(recipe(**EXPERT | start | flat), where)
+    return run_records.trained(where)
+
+  return run
+
+
+def test_a_stage_trains_on_searched_completions(expert, tmp_path):
+  """Expert iteration by the config alone: resumed, and on eight devices."""
+  whole = expert(tmp_path / 'whole')
+  for row in whole:
+    assert row['train/grad_norm'] > 0 and row['train/policy_lag'] == 0
+    assert 0 < row['train/gap_max'] < 1e-5
+    assert row['train/search/generated'] > 4 * row['train/length_mean']
+  expert(tmp_path / 'parts', **{'rl.steps': 2})
+  assert expert(tmp_path / 'parts') == whole
+  eight = expert(tmp_path / 'eight', mesh=(8, 1, 1))
+  for got, want in zip(eight, whole, strict=True):
+    for name in ('loss', 'grad_norm', 'reward_mean', 'search/generated'):
+      wanted = pytest.approx(want[f'train/{name}'], rel=1e-3, abs=1e-5)
+      assert got[f'train/{name}'] == wanted, name
+  run = config_lib.read(recipe(**EXPERT))
+  with pytest.raises(ValueError, match='search.simulations=4: a plan counts'):
+    phases._refuse_parts(run.rl)
+
+
+@pytest.mark.slow
+def test_a_killed_search_continues(runs, supervised, tmp_path):  # noqa: F811
+  """Kills evaluations 20 times at random calls of the file system, and resumes
+  each until it ends.
+  """
+  flags = [f'--model={supervised}', f'--suite={SUITE}', '--k=2', '--batch=6']
+
+  def search(out, n=0):
+    rest = [*flags, *VERIFIED]
+    return runs(out, n, 'SIGKILL', rest, command='evaluate')
+
+  def found(out):
+    (path,) = (out / 'answers').glob('*.jsonl')
+    return path.read_text()
+
+  code, log, calls = search(tmp_path / 'whole')
+  assert code == 0, log[-3000:]
+  want, rng, left = found(tmp_path / 'whole'), random.Random(0), 20
+  assert len(want.splitlines()) == 18
+  while left:
+    out, code = tmp_path / f'{left}-left', -9
+    while code == -9:
+      code, log, _ = search(out, rng.randint(1, calls) if left else 0)
+      left -= code == -9
+    assert code == 0, log[-3000:]
+    assert found(out) == want

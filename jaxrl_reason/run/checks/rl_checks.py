@@ -8,6 +8,7 @@ from jaxrl_reason.run.rl import (
   generation_settings,
   hidden_settings,
   reward_functions,
+  search_settings,
   verdict_settings,
 )
 from jaxrl_reason.run.rl import turn_settings as turns
@@ -60,6 +61,8 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
     rules.refuse(flight_rules, c, chunked, needs)
   if c.tree.width:
     rules.refuse(generation_settings.tree_rules, c, d)
+  if c.search.simulations:
+    rules.refuse(search_settings.search_rules, c, d, objective)
   rules.refuse(path_rules, c, d.completion_len)
   rules.refuse(cache_rules, c, chunked)
 

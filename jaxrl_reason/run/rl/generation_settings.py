@@ -14,7 +14,7 @@ from jaxrl_reason.rollouts import automaton
 from jaxrl_reason.rollouts.fused import Generation
 from jaxrl_reason.rollouts.tree import Tree
 from jaxrl_reason.rollouts.views import TOKEN_VIEWS
-from jaxrl_reason.run.rl import teachers, turn_settings
+from jaxrl_reason.run.rl import search_settings, teachers, turn_settings
 from jaxrl_reason.update import chunked, packing
 
 # Arrays that a loss may read and that cannot be computed by chunks.
@@ -25,7 +25,8 @@ def generation(c: RL, data: Data, model: Model, tokenizer) -> Generation:
   """Returns the settings of generation that select a program.
 
   Raises:
-    ValueError: rl.tree.step_end cannot be the end of a step.
+    ValueError: rl.tree.step_end or rl.search.step_end cannot be the end of a
+      step.
   """
   return Generation(
     model=model,
@@ -37,6 +38,7 @@ def generation(c: RL, data: Data, model: Model, tokenizer) -> Generation:
     routes=c.replay_routes,
     chunks=chunks_of(c, data),
     tree=tree_of(c, tokenizer),
+    search=search_settings.search_of(c, tokenizer),
   )
 
 
