@@ -289,3 +289,12 @@ def test_links_between_pages_are_valid():
           re.sub(r'[^\w\- ]', '', h.lower()).replace(' ', '-') for h in heads
         }
         assert anchor[1:] in slugs, f'{path.name}: {link}{anchor}'
+
+
+def test_pictures_have_no_semicolon():
+  """Mermaid ends a statement at a semicolon, also within a message."""
+  for path in PAGES:
+    blocks = re.findall(
+      r'^ *```mermaid\n(.*?)```', path.read_text(), re.M | re.S
+    )
+    assert not any(';' in block for block in blocks), path.name

@@ -260,6 +260,7 @@ def test_two_processes_play_the_episodes_of_one(env, tmp_path):
   where = (tmp_path / name for name in ('one', 'two', 'both'))
   (done, want), *others = (played(content(x)) for x in where)
   assert done > 20 and any(r.get('train/turns/mean', 0) > 1 for r in want)
+  assert 0 < max(r.get('train/gap_max', 0) for r in want) < 1e-5
   for count, got in others:
     assert count == done
     assert_same_numbers(got, want)
@@ -378,16 +379,17 @@ def listed(env, tmp_path_factory):
   return content(at)
 
 
-def goes_on_after_kills(env, at, points, rng, want):
+def goes_on_after_kills(
+  env, at, points, rng, want, args=(LISTED, 'stage_recipe')
+):
   """Kills one of two processes at each point. The numbers do not change."""
-  args = LISTED, 'stage_recipe'
   for point in points:
     who = rng.randrange(2)
     run = start_signalled(env, at, 2, who, f'SIGKILL@{point}', *args)
     finish(run, at, codes=(1, -9, -6))
     assert run[who].returncode == -9, point  # the run reached this point
   finish(start_signalled(env, at, 2, (), 'none@0', *args), at)
-  assert content(at) == want
+  assert played(content(at))[1] == want
 
 
 def test_a_kill_after_reading_the_weights_of_a_stage_loses_nothing(
@@ -405,6 +407,31 @@ def test_kills_in_a_list_of_stages_lose_nothing(env, tmp_path, listed, seed):
   rng = random.Random(seed)
   points = [POINTS[i] for i in sorted(rng.sample(range(len(POINTS)), 4))]
   goes_on_after_kills(env, tmp_path / 'w', points, rng, listed)
+
+
+TOOLS = PLAYED | SPLIT | {'rl.steps': 8}
+
+
+@pytest.fixture(scope='module')
+def with_tools(env, tmp_path_factory):
+  """Returns a run with tools in Python on both processes, without a kill."""
+  at = tmp_path_factory.mktemp('with_tools') / 'whole'
+  finish(start_signalled(env, at, 2, (), 'none@0', TOOLS), at)
+  return played(content(at))[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('seed', range(5))
+def test_kills_in_episodes_of_two_hosts_lose_nothing(
+  env, tmp_path, with_tools, seed
+):
+  """Four kills at random points (twenty in all)."""
+  rng = random.Random(seed)
+  points = [f'{i}:dispatch' for i in range(8)]
+  points[4:4], points[9:] = ['4:save'], ['8:evaluation', '8:save']
+  points = [points[i] for i in sorted(rng.sample(range(len(points)), 4))]
+  rest = rng, with_tools, (TOOLS, 'tiny_recipe')
+  goes_on_after_kills(env, tmp_path / 'w', points, *rest)
 
 
 # Signal and point, and the processes of two that receive it.

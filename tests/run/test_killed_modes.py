@@ -1,5 +1,6 @@
 """Runs of rollout modes that are killed at random points: groups in flight,
-queues, two meshes, trees, chains, games, leagues, adapters of roles, proposals.
+queues, two meshes, trees, searches, chains, tools in Python, games, leagues,
+adapters and losses of roles, proposals.
 """
 
 import os
@@ -16,7 +17,12 @@ TWO_MESHES = [
   '--config.rl.steps_per_dispatch=1',
 ]
 QUEUE = ['--config.rl.staleness=2', '--config.rl.old_logp=sampler']
-# Modes in which a checkpoint has samples that no step has trained on.
+HOST = [
+  '--config.rl.path=host',
+  '--config.rl.steps_per_dispatch=1',
+  '--config.rl.workers=1',
+]
+# Modes that train on samples of earlier weights.
 LAGS = {
   'in_flight': [
     '--config.rl.in_flight.batches=3',
@@ -26,20 +32,22 @@ LAGS = {
   'recomputed': [
     '--config.rl.in_flight.batches=3',
     '--config.rl.in_flight.cache=recomputed',
+    '--config.rl.in_flight.max_staleness=3',
+    '--config.rl.in_flight.pieces=2',
     '--config.rl.old_logp=sampler',
     '--config.rl.slots=2',
   ],
   'queue': QUEUE,
-  'host_queue': [
-    *QUEUE,
-    '--config.rl.path=host',
-    '--config.rl.steps_per_dispatch=1',
-    '--config.rl.workers=1',
+  'host_queue': [*QUEUE, *HOST],
+  'host_overlap': [
+    *HOST,
+    '--config.rl.staleness=1',
+    '--config.rl.old_logp=sampler',
   ],
   'two_meshes': [*TWO_MESHES, *QUEUE],
 }
 # Those with kills in the suite.
-IN_SUITE = LAGS.keys() - {'host_queue'}
+IN_SUITE = LAGS.keys() - {'host_queue', 'host_overlap'}
 ONCE = [
   '--config.rl.epochs=1',
   '--config.rl.minibatches=1',
@@ -48,6 +56,17 @@ ONCE = [
 ]
 TREE = [*ONCE, '--config.rl.algorithm=tree_rl', '--config.rl.tree.width=2']
 TURNS = [*ONCE, '--config.rl.algorithm=mt_grpo']
+CALCULATOR = [
+  *TURNS,
+  '--config.data.name=products',
+  '--config.data.prompt_len=6',
+  '--config.data.completion_len=24',
+  '--config.data.knobs={"min_digits":1,"max_digits":2,"call":0.7}',
+  '--config.rl.turns.env=calculator',
+  '--config.rl.turns.most=3',
+  '--config.rl.turns.tokens=6',
+  '--config.rl.turns.observation=6',
+]
 GAME = [
   *ONCE,
   '--config.data.name=subtraction',
@@ -74,22 +93,29 @@ PROPOSALS = [
   '--config.rl.prompts=8',
   '--config.rl.rewards.answer.reward=task',
 ]
+SEARCH = [
+  *(flag for flag in PROPOSALS if 'propose' not in flag),
+  '--config.rl.algorithm=raft',
+  '--config.rl.search.simulations=4',
+  '--config.rl.search.step_tokens=2',
+]
 MODES = LAGS | {
   'tree': ['--config.rl.tree.width=2', '--config.rl.tree.step_end= '],
   'tree_columns': [*TREE, '--config.rl.tree.columns=(2,4)'],
   'tree_entropy': [*TREE, '--config.rl.tree.forks=3'],
-  'episode_tree': [
-    *TURNS,
-    '--config.data.name=products',
-    '--config.data.prompt_len=6',
-    '--config.data.completion_len=24',
-    '--config.data.knobs={"min_digits":1,"max_digits":2,"call":0.7}',
-    '--config.rl.turns.env=calculator',
-    '--config.rl.turns.most=3',
-    '--config.rl.turns.tokens=6',
-    '--config.rl.turns.observation=6',
-    '--config.rl.tree.width=2',
+  'tree_shared': [
+    *TREE,
+    '--config.rl.tree.columns=(2,4)',
+    '--config.rl.padding=tree:2',
   ],
+  'episode_tree': [*CALCULATOR, '--config.rl.tree.width=2'],
+  'episode_tree_turns': [
+    *CALCULATOR,
+    '--config.rl.tree.width=2',
+    '--config.rl.tree.turns=(1,)',
+  ],
+  'tools': [*CALCULATOR, *HOST, '--config.rl.turns.workers=1'],
+  'search': SEARCH,
   'chain': [
     *TURNS,
     '--config.data.name=checked',
@@ -123,6 +149,11 @@ MODES = LAGS | {
   'role_adapters': [*GAME, *ADAPTERS],
   'proposals': PROPOSALS,
   'role_adapters_proposals': [*PROPOSALS, *ADAPTERS],
+  'role_losses_proposals': [
+    *PROPOSALS,
+    '--config.rl.roles={"proposer":{"algorithm":"rloo","loss":{"kl_coef":0.0}},'
+    '"solver":{"algorithm":"dapo"}}',
+  ],
 }
 
 
@@ -153,7 +184,7 @@ def test_killed_runs_of_rollout_modes_continue(
   """Kills n runs one after the other. Each is resumed until it ends."""
   flags, two = MODES[mode], mode.startswith('two_meshes')
   run = request.getfixturevalue('runs_of_four' if two else 'runs')
-  if mode.endswith('proposals'):
+  if mode == 'search' or mode.endswith('proposals'):
     weights = request.getfixturevalue('warm')
     flags = [*flags, f'--config.init_from={weights}']
   code, log, calls = run(tmp_path / 'whole', flags=flags)

@@ -74,7 +74,7 @@ def lines(workdir):
 def content(workdir):
   """Returns the rows without timings."""
   rows = [json.loads(line) for line in lines(workdir)]
-  timing = ('perf/', 'pool/')
+  timing = ('perf/', 'pool/', 'tools/')
   return [
     {k: v for k, v in row.items() if not k.startswith(timing)} for row in rows
   ]

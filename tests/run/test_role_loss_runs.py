@@ -33,6 +33,7 @@ def test_a_stopped_run_continues_as_the_whole_one(warm, whole, tmp_path):
   trained(warm, tmp_path, **{'rl.steps': 2})
   assert trained(warm, tmp_path) == whole
   assert any(row['train/role/proposer/loss'] for row in whole)
+  assert all(0 < row['train/gap_max'] < 1e-5 for row in whole)
 
 
 ALIKE = {

@@ -69,6 +69,7 @@ def test_an_update_that_computes_shared_tokens_once_learns_the_same(tmp_path):
     names = 'loss', 'grad_norm', 'kl', 'gap_max', 'reward_mean'
     found[padding] = [learnt(tmp_path / padding, key) for key in names]
   assert min(found['whole'][1]) > 0 and max(found['whole'][2]) > 0
+  assert max(found['tree:2'][3]) < 1e-5
   np.testing.assert_allclose(
     found['tree:2'], found['whole'], rtol=1e-3, atol=1e-5
   )
