@@ -14,9 +14,12 @@ from test_recipe_features import recipe
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import evaluate
+from jaxrl_reason.data import tokenizers
 from jaxrl_reason.evals import loading
 from jaxrl_reason.planning import phases
+from jaxrl_reason.rollouts.gumbel_search import Search
 from jaxrl_reason.run import prepare, train
+from jaxrl_reason.run.rl import search_settings
 
 pytest.importorskip('mctx')
 pytestmark = pytest.mark.one_device
@@ -179,6 +182,21 @@ def test_a_stage_trains_on_searched_completions(expert, tmp_path):
   run = config_lib.read(recipe(**EXPERT))
   with pytest.raises(ValueError, match='search.simulations=4: a plan counts'):
     phases._refuse_parts(run.rl)
+
+
+def test_the_search_of_a_stage_has_its_settings():
+  tokenizer = tokenizers.CharTokenizer('0123456789 ')
+  keys = {'candidates': 3, 'step_end': ' ', 'leaf': 'verifier_at_end'}
+  keys = {f'rl.search.{k}': x for k, x in keys.items()}
+  run = config_lib.read(recipe(**EXPERT | keys))
+  (end,) = tokenizer.encode(' ')
+  want = Search(4, 3, 2, (end,), 'ended')
+  assert search_settings.search_of(run.rl, tokenizer) == want
+  run = config_lib.read(recipe(**EXPERT | {'rl.search.step_end': '12'}))
+  with pytest.raises(ValueError, match="rl.search.step_end: '12' is the text"):
+    search_settings.search_of(run.rl, tokenizer)
+  run = config_lib.read(recipe())
+  assert search_settings.search_of(run.rl, tokenizer) is None
 
 
 @pytest.mark.slow
