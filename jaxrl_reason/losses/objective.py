@@ -301,7 +301,8 @@ def policy_loss(
     selected = select_tokens(o, logp, adv, mask, **chosen)
   arrays |= _ratio_arrays(o, arrays) | (selected or {})
   if o.offpolicy is None:
-    own, (per_token, metrics) = arrays, _policy_term(o, arrays, d)
+    own = arrays
+    per_token, metrics = _weighted(o, o.policy(own), own, d)
   else:
     own, per_token, metrics = _with_others(o, arrays, d)
   if token_weight is not None:
@@ -373,14 +374,14 @@ def _with_others(o, arrays, d):
   mask = arrays['mask']
   others = mask & as_mask(required(arrays, 'is_offpolicy'))
   own = {**arrays, 'mask': mask & ~others}
-  loss, metrics = _policy_term(o, own, d)
+  loss, metrics = _weighted(o, o.policy(own), own, d)
   loss += o.offpolicy({**arrays, 'is_offpolicy': others})
   return own, loss, metrics
 
 
-def _policy_term(o, arrays, d):
-  """Computes the weighted policy loss [N, T], and metrics of its weights."""
-  loss, metrics = o.policy(arrays), {}
+def _weighted(o, loss, arrays, d):
+  """Multiplies the policy loss [N, T] by its weights; returns their metrics."""
+  metrics = {}
   for part in o.weights:
     weight, more = part.weight(arrays, d)
     loss, metrics = loss * weight, metrics | more

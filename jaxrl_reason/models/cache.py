@@ -95,14 +95,14 @@ class Cache:
 
 def within(columns: int, window: int) -> int:
   """Returns a layer's number of columns, at most its window (0: no window)."""
-  return min(columns, windows.most(window) or columns)
+  return min(columns, abs(window) or columns)
 
 
 def seen_of_prompt(x: jax.Array, window: int) -> jax.Array:
   """Returns the columns of x [B,...,P,H or 1] that completions attend to: the
   last window - 1 of the left-padded prompts.
   """
-  most = max(windows.most(window) - 1, 1)  # at least one: no array is empty
+  most = max(abs(window) - 1, 1)  # at least one: no array is empty
   return x[..., -most:, :] if window else x
 
 

@@ -8,7 +8,6 @@ from jaxrl_reason.models.config import (
   WITHOUT_INDEXER,
   Config,
 )
-from jaxrl_reason.models.parts import windows
 from jaxrl_reason.models.parts.delta import MAMBA
 
 
@@ -22,7 +21,7 @@ def flops_per_token(c: Config, context: float) -> float:
     if stack not in (*DELTAS, ALONE):
       of_layer, features = _attention_weights(c, stack)
       weights += of_layer
-      most = windows.most(c.layer_windows[i])
+      most = abs(c.layer_windows[i])
       seen += min(context, most or context, c.index_topk or context) * features
       if c.index_topk and stack not in WITHOUT_INDEXER:
         weights += _index_weights(c)

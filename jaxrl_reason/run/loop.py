@@ -83,27 +83,24 @@ class Loop:
   def run(self, state: TrainState, place: Place) -> TrainState:
     """Runs the stage from `place` to its end, or to a signal."""
     with contextlib.closing(self.profiler):
-      return self._run(state, place)
-
-  def _run(self, state: TrainState, place: Place) -> TrainState:
-    self.done, self.total = place.done, place.total
-    # Past its end already: `steps` of the stage was reduced.
-    self.ended = place.ended or place.done >= self._own.steps
-    self.begun = metrics_lib.Begun.of(place.record)
-    self.watchdog.forget()
-    trained = self.stage.learner.trained(state)
-    self._trained = list(trees.flatten(trained))
-    stop = self.stopping.reached()
-    if (self.total == 0 or place.owes_evaluation) and not stop:
-      stop = not self.evaluate(state)
-    if place.reduced and not stop:
-      # If the checkpoint is of the workdir, it stays, as the end of the stage.
-      self.save(state, self.checkpoints.save, reached=False)
-    with self.journal.shown(self.done):
-      while not (self.ended or stop):
-        state = self.interval(state, self._steps_left())
-        stop = self.stopping.agreed
-    return state
+      self.done, self.total = place.done, place.total
+      # Past its end already: `steps` of the stage was reduced.
+      self.ended = place.ended or place.done >= self._own.steps
+      self.begun = metrics_lib.Begun.of(place.record)
+      self.watchdog.forget()
+      trained = self.stage.learner.trained(state)
+      self._trained = list(trees.flatten(trained))
+      stop = self.stopping.reached()
+      if (self.total == 0 or place.owes_evaluation) and not stop:
+        stop = not self.evaluate(state)
+      if place.reduced and not stop:
+        # A checkpoint of the workdir stays, as the end of the stage.
+        self.save(state, self.checkpoints.save, reached=False)
+      with self.journal.shown(self.done):
+        while not (self.ended or stop):
+          state = self.interval(state, self._steps_left())
+          stop = self.stopping.agreed
+      return state
 
   @property
   def _own(self) -> Training:

@@ -250,15 +250,16 @@ def add_arrays(
     old, entropy = scores(learner, state.params, batch, sampling, parts)
     batch = batch.replace(entropy=entropy) if early else batch
     batch = batch.replace(old_logp=old) if moves else batch
-  return _with_critic(learner, state, batch, sampling, parts)
+  critic = learner.critic
+  if critic is not None and getattr(batch, critic.output) is None:
+    batch = _with_critic(learner, state, batch, sampling, parts)
+  return batch
 
 
 def _with_critic(
   learner: Learner, state, batch: Batch, sampling: Sampling, parts: int
 ) -> Batch:
   critic = learner.critic
-  if critic is None or getattr(batch, critic.output) is not None:
-    return batch
 
   def read(rows):
     given = critic, state.critic.params, state.params, rows, sampling

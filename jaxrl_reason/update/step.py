@@ -9,6 +9,7 @@ the loss divides by a count of the whole batch (`losses.denominators`).
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +69,8 @@ def update(
     batch = batch.replace(age=state.step - batch.version)
   target = learner.critic and critics.targets(learner.critic, batch)
   rows = batch, advantages(learner, batch), target
-  rows = trained_rows.resampled(learner, rows, key)
+  if learner.objective.resample is not None:
+    rows = trained_rows.resampled(learner, rows, key)
   one = functools.partial(
     _one_update, learner, sampling, _other(learner, state)
   )
@@ -108,9 +110,17 @@ def advantages(learner: Learner, batch: Batch) -> jax.Array:
     reward = reward - jnp.nansum(own, axis=1)
   given['logp'] = batch.sampler_logp
   given |= dict(reward=reward, group=batch.group)
+  of, first = _losses(learner, batch)
+  return of.advantages(*first, **given)
+
+
+def _losses(learner: Learner, batch: Batch) -> tuple[Any, tuple]:
+  """Returns the module whose losses train a batch, and their first arguments:
+  those of all rows, or those of the rows of each role.
+  """
   if learner.roles:
-    return role_losses.advantages(learner.roles, batch.role, **given)
-  return losses.advantages(learner.objective, **given)
+    return role_losses, (learner.roles, batch.role)
+  return losses, (learner.objective,)
 
 
 def _many_updates(learner: Learner, update: Callable, state, rows, key):
@@ -130,7 +140,7 @@ def _many_updates(learner: Learner, update: Callable, state, rows, key):
 
   keys = jax.random.split(key, learner.epochs)
   state, found = jax.lax.scan(epoch, state, keys)
-  of = role_losses if learner.roles else losses
+  of, _ = _losses(learner, rows[0])
   return state, of.over_updates(*found)
 
 
@@ -210,10 +220,8 @@ def _minibatch_stats(learner: Learner, batch: Batch, coefs, key) -> dict:
   given['is_offpolicy'] = batch.is_offpolicy
   given['sft_mask'] = trained_rows.likelihood_mask(learner, batch)
   given['mask'] = batch.mask
-  if learner.roles:
-    sums = role_losses.denominators(learner.roles, batch.role, **given)
-  else:
-    sums = losses.denominators(learner.objective, **given)
+  of, first = _losses(learner, batch)
+  sums = of.denominators(*first, **given)
   return {'denominators': sums, 'coefs': coefs, 'key': key}
 
 
@@ -304,10 +312,8 @@ def loss_fn(
     given[name] = divergence
   given |= dict(entropy=entropy, **stats)
   given |= dict(logp=logp, adv=adv, mask=batch.mask)
-  if learner.roles:
-    found = role_losses.policy_loss(learner.roles, batch.role, **given)
-  else:
-    found = losses.policy_loss(learner.objective, **given)
+  of, first = _losses(learner, batch)
+  found = of.policy_loss(*first, **given)
   return found if balance is None else _with_balance(learner, balance, *found)
 
 

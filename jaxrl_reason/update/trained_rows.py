@@ -37,8 +37,6 @@ def resampled(learner: Learner, rows, key):
     rows: (batch, advantages, targets of the critic or None), [N,...].
   """
   batch = rows[0]
-  if learner.objective.resample is None:
-    return rows
   there = batch.reward_valid & jnp.any(batch.mask, axis=1)
   given = {'reward': batch.reward, 'valid': there}
   key = trees.named_key(key, 'resample')

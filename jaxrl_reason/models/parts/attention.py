@@ -238,7 +238,7 @@ def _splash(
   rows: Rows, windows, start: int, *, scale: float, cap: float
 ) -> Callable:
   def of(window, *heads):
-    ids, size = rows.segments, windows_lib.most(window)
+    ids, size = rows.segments, abs(window)
     if window < 0:
       ids = windows_lib.chunk_ids(ids, rows.positions, window)
     kernel = splash.attention(ids, start, scale=scale, cap=cap)

@@ -7,18 +7,13 @@
        https://ai.meta.com/blog/llama-4-multimodal-intelligence/).
 
 A chunk is a window whose length depends on the query's position, and no longer
-than n tokens.
+than n tokens. So a query attends to at most abs(window) tokens.
 """
 
 import jax
 import jax.numpy as jnp
 
 MOST = 2**30  # tokens, stands for no window
-
-
-def most(window: int) -> int:
-  """Returns the largest number of tokens that a query may attend to; 0: all."""
-  return abs(window)
 
 
 def reach(window: int | jax.Array, positions: jax.Array) -> jax.Array:

@@ -20,6 +20,7 @@ sampling settings and stop tokens are arguments. `stages` jits and calls them,
 `planning` lowers the same ones from shapes alone.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -152,10 +153,8 @@ def rl_steps(
   learner, source, state, prompts, root, sampling, stop
 ) -> tuple[TrainState, Metrics]:
   """Makes K steps in one dispatch: prompts [K,B,...] -> metrics [K]."""
-
-  def one(state, prompts):
-    return fused_step(learner, source, state, prompts, root, sampling, stop)
-
+  of_step = dict(root=root, sampling=sampling, stop=stop)
+  one = functools.partial(fused_step, learner, source, **of_step)
   return jax.lax.scan(one, state, prompts)
 
 
