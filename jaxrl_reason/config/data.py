@@ -144,3 +144,10 @@ class Data(Record):
   # keys of this section that differ (`data/mixture.py`).
   sources: dict = mapping()
   controller: Controller = Controller()
+
+  @property
+  def has_pool(self) -> bool:
+    """Returns whether problems are chosen from a pool: by a controller, or
+    among several sources.
+    """
+    return self.controller.name != 'none' or bool(self.sources)

@@ -237,11 +237,16 @@ class RL(Training):
     """Counts the groups of `samples` completions that a step samples if all its
     rounds run.
     """
-    again = self.hints.room > 0 and self.hints.when == 'failed'
-    again = again or bool(self.demos_prompt)
+    again = bool(self.second_try or self.demos_prompt)
     rounds = (1 + self.refill_rounds) * (1 + again)
     groups = (self.prompts + self.extra.groups) * rounds
     return groups + bool(self.propose) * self.rows
+
+  @property
+  def second_try(self) -> str:
+    """Returns `hints.when` if only second tries have hints; '' otherwise."""
+    when = self.hints.when
+    return when if self.hints.room and when == 'failed' else ''
 
   @property
   def reads_solutions(self) -> bool:

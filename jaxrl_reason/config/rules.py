@@ -25,7 +25,9 @@ def refuse(table: Callable[..., Rows], *sections: Any) -> None:
 def choice(key: str, value: str, known: Iterable[str]) -> tuple[bool, str]:
   """Returns the row that refuses a value outside the known names."""
   known = [*known]
-  return value not in known, names.choice(key, value, known)
+  if value in known:
+    return False, ''
+  return True, names.choice(key, value, known)
 
 
 def section(key: str, value: Any, example: str) -> Rows:

@@ -50,11 +50,11 @@ def renderer(c: Data, train, tokenizer, folder, tools=None) -> Render | None:
     )
   if c.system or c.thinking:
     raise ValueError('data.system and data.thinking need data.template=chat')
-  chat.plain(c.template, '')  # raises on an unknown name
   ids = tokenizer.prefix_ids if c.tokenizer == 'hf' else ()
   prefix = ''.join(tokenizer.token_text(i) for i in ids)
   if c.template == 'none' and not prefix and not c.shots:
     return None
+  chat.plain(c.template, '')  # raises on an unknown name
   shots = solved(train, c.shots, 'data.shots=')
   return lambda question: prefix + chat.few_shot(c.template, shots, question)
 

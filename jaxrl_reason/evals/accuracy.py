@@ -6,25 +6,62 @@ host reward verifies them; each process verifies its own rows.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import jax
 import numpy as np
+from absl import logging
 
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Model
 from jaxrl_reason.data import pipeline
-from jaxrl_reason.evals import (
-  answer_programs,
-  different_problems,
-  estimators,
-  scores,
-)
+from jaxrl_reason.evals import answer_programs, estimators, scores
 from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.evals.sampled_answers import EvalSet
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.rollouts import turns
+from jaxrl_reason.verifiers import tasks
+
+# Most draws, in multiples of the problems that are asked for.
+DRAWS = 10
+
+
+def first_problems(source, n: int) -> list[dict]:
+  """Returns the first n different problems of a source, because intervals
+  assume that problems are independent.
+
+  There are fewer if the source is shorter, or if DRAWS * n draws have fewer;
+  then a warning has their number. Games are never repeats: the prompt of many
+  is the same, and the environment deals.
+  """
+  found, draws = {}, min(DRAWS * n, len(source))
+  for i in range(draws):
+    example = source[i]
+    found.setdefault(_identity(example, i), example)
+    if len(found) == n:
+      break
+  problems = [dict(example) for example in found.values()]
+  if len(problems) < min(n, len(source)):
+    logging.warning(
+      '%s: %d draws have only %d different problems, and %d were asked for. '
+      'The evaluation uses these. Harder knobs of the task have more.',
+      problems[0]['task'],
+      draws,
+      len(problems),
+      n,
+    )
+  return problems
+
+
+def _identity(example: dict, index: int) -> Hashable:
+  """Returns a value that is equal for repeats of a problem. Sources of a
+  mixture may ask the same problem in other ways.
+  """
+  name = example['task']
+  if name in tasks.GAMES or not tasks.is_known(name):
+    return index
+  return example.get('source'), name, tasks.get(name).identity(example)
 
 
 def make_set(
@@ -43,7 +80,7 @@ def make_set(
   Raises:
     ValueError: names a problem with more tokens than prompt_len.
   """
-  examples = different_problems.first(source, n)
+  examples = first_problems(source, n)
   ids = [pipeline.prompt_ids(e, tokenizer) for e in examples]
   for i, (example, row) in enumerate(zip(examples, ids)):
     pipeline.pad_prompt(row, prompt_len, f'{example["task"]} example {i}')

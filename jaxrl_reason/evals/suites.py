@@ -27,7 +27,7 @@ from jaxrl_reason.config import Data, leaves
 from jaxrl_reason.data import example_files as files
 from jaxrl_reason.data import hub, mixture, pipeline
 from jaxrl_reason.data import problems as problems_lib
-from jaxrl_reason.evals import different_problems, loading, published
+from jaxrl_reason.evals import accuracy, loading, published
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.names import hub_hint, nearest
 from jaxrl_reason.verifiers import tasks
@@ -149,7 +149,7 @@ def _first(source, n: int) -> list[dict]:
   """
   endless = len(source) >= pipeline.ENDLESS
   n = n or (DEFAULT_N if endless else len(source))
-  return different_problems.first(source, n)
+  return accuracy.first_problems(source, n)
 
 
 def _value(text: str, like: Any) -> Any:

@@ -28,6 +28,19 @@ CHOICES = {
   'router': ('softmax', 'sigmoid'),
   'delta_rule': ('delta', delta.MAMBA),
 }
+# Fields without effect while another field, the key, is off.
+UNREAD = {
+  'experts': 'expert_bias mlp_limit choice_bias shared_mlp expert_norms '
+  'expert_inputs dense_layers',
+  'kv_rank': 'q_rank rope_dim value_dim index_topk',
+  'index_topk': 'index_heads index_dim index_interleaved indexless_layers',
+  'delta_layers': 'delta_heads delta_groups delta_key_dim delta_value_dim '
+  'delta_taps delta_split delta_rule delta_beside delta_scales delta_norm',
+  'delta_beside': 'attention_scale',
+  'wide_layers': 'wide_head_dim wide_kv_heads keys_as_values',
+  'reading_layers': 'reading_mlp',
+  'layer_inputs': 'layer_inputs_vocab',
+}
 SIZES = 'vocab layers width mlp heads kv_heads head_dim'.split()
 PREFILL = 'buckets', 'chunks'  # kinds of `prefill` besides whole
 
@@ -55,6 +68,7 @@ def check(c: Any) -> None:
   if c.numerics == 'exact':
     exact_layers.check(c)
   names.sized_choice('model.prefill', c.prefill, PREFILL)
+  _check_unread(c)
   _check_layers(c)
   if c.activation in layers.LEARNED and c.experts:
     raise ValueError(
@@ -71,26 +85,28 @@ def check(c: Any) -> None:
     raise ValueError(
       'model.mlp_scales cannot be combined with experts or an mlp without gates'
     )
-  if c.attention_scale != 1 and not c.delta_beside:
-    raise ValueError(
-      'model.attention_scale has no effect: model.delta_beside=False'
-    )
   least = min(c.experts, 1)
   if not least <= c.experts_per_token <= c.experts:
     raise ValueError(
       f'model.experts_per_token={c.experts_per_token} must be between '
       f'{least} and model.experts={c.experts}'
     )
-  _check_experts(c)
+  if c.experts:
+    _check_experts(c)
+
+
+def _check_unread(c: Any) -> None:
+  for key, fields in UNREAD.items():
+    changed = (
+      f for f in fields.split() if getattr(c, f) != getattr(type(c), f)
+    )
+    if not getattr(c, key) and (name := next(changed, '')):
+      raise ValueError(
+        f'model.{name} has no effect: model.{key}={getattr(c, key)!r}'
+      )
 
 
 def _check_experts(c: Any) -> None:
-  if not c.experts:
-    names = 'expert_bias', 'mlp_limit', 'choice_bias', 'shared_mlp'
-    for name in (*names, 'expert_norms', 'expert_inputs', 'dense_layers'):
-      if getattr(c, name):
-        raise ValueError(f'model.{name} has no effect: model.experts=0')
-    return
   if c.expert_norms and (not c.shared_mlp or c.norm_place != 'sandwich'):
     raise ValueError(
       'model.expert_norms needs a model.shared_mlp and model.norm_place='
@@ -139,13 +155,20 @@ def _check_layers(c: Any) -> None:
       f'model.rope_of_layer={c.rope_of_layer} must be indices of the '
       f'{len(c.rope_tables)} tables of model.ropes, or {NOPE}'
     )
-  _check_latent(c)
-  indexer.check(c)
-  _check_alone(c)
-  _check_delta(c)
-  _check_wide(c)
-  _check_reading(c)
-  _check_residuals(c)
+  if c.kv_rank:
+    _check_latent(c)
+  if c.index_topk:
+    indexer.check(c)
+  if c.mlp_layers:
+    _check_alone(c)
+  if c.delta_layers:
+    _check_delta(c)
+  if c.wide_layers:
+    _check_wide(c)
+  if c.wide_layers or c.reading_layers:
+    _check_reading(c)
+  if c.streams or c.low_rank or c.mlp_sparsity:
+    _check_residuals(c)
   _check_ropes(c)
 
 
@@ -170,11 +193,6 @@ def _check_ropes(c: Any) -> None:
 
 
 def _check_latent(c: Any) -> None:
-  if not c.kv_rank:
-    for name in ('q_rank', 'rope_dim', 'value_dim', 'index_topk'):
-      if getattr(c, name):
-        raise ValueError(f'model.{name} has no effect: model.kv_rank=0')
-    return
   if not 0 < c.rope_dim < c.head_dim or c.value_dim < 1:
     raise ValueError(
       f'model.rope_dim={c.rope_dim} must be between 1 and '
@@ -196,8 +214,6 @@ def _check_alone(c: Any) -> None:
       f'model.mlp_layers={which} must be rising indices below model.layers='
       f'{c.layers}'
     )
-  if not which:
-    return
   if {*which} & {*c.delta_layers} or {*range(c.layers)} <= {*which}:
     raise ValueError(
       f'model.mlp_layers={which} must differ from model.delta_layers='
@@ -211,14 +227,7 @@ def _check_alone(c: Any) -> None:
 
 
 def _check_wide(c: Any) -> None:
-  which, names = c.wide_layers, ('wide_head_dim', 'wide_kv_heads')
-  if not which:
-    for name in (*names, 'keys_as_values'):
-      if getattr(c, name):
-        raise ValueError(
-          f'model.{name} has no effect: model.wide_layers is empty'
-        )
-    return
+  which = c.wide_layers
   if list(which) != sorted({*which} & {*range(c.layers)}):
     raise ValueError(
       f'model.wide_layers={which} must be rising indices below model.layers='
@@ -241,8 +250,6 @@ def _check_wide(c: Any) -> None:
 
 def _check_reading(c: Any) -> None:
   n = c.reading_layers
-  if not n and c.reading_mlp:
-    raise ValueError('model.reading_mlp has no effect: model.reading_layers=0')
   special = (
     'delta_layers',
     'mlp_layers',
@@ -251,7 +258,7 @@ def _check_reading(c: Any) -> None:
     'out_gate',
   )
   own = [name for name in special if getattr(c, name)]
-  if (n or c.wide_layers) and own:
+  if own:
     raise ValueError(
       'model.wide_layers and reading_layers cannot be combined with '
       f'{own[0]}={getattr(c, own[0])}'
@@ -278,7 +285,7 @@ def _check_residuals(c: Any) -> None:
   new = [n for n in ('streams', 'low_rank', 'mlp_sparsity') if getattr(c, n)]
   others = 'experts', 'delta_layers', 'mlp_layers', 'layer_factor', 'mlp_limit'
   own = [name for name in others if getattr(c, name)]
-  if new and (own or not c.gated or c.norm_place == 'parallel'):
+  if own or not c.gated or c.norm_place == 'parallel':
     own = own or ['norm_place' if c.gated else 'activation']
     raise ValueError(
       f'model.{new[0]} cannot be combined with {own[0]}={getattr(c, own[0])!r}'
@@ -292,10 +299,6 @@ def _check_residuals(c: Any) -> None:
     raise ValueError(
       f'model.mlp_sparsity={c.mlp_sparsity} must be from 0 to less than 1'
     )
-  if c.layer_inputs_vocab and not c.layer_inputs:
-    raise ValueError(
-      'model.layer_inputs_vocab has no effect: model.layer_inputs=0'
-    )
 
 
 def _check_delta(c: Any) -> None:
@@ -303,18 +306,6 @@ def _check_delta(c: Any) -> None:
     name: getattr(c, f'delta_{name}')
     for name in ('heads', 'groups', 'key_dim', 'value_dim', 'taps')
   }
-  if not c.delta_layers:
-    unused = [name for name, n in sizes.items() if n]
-    unused += ['split'] if c.delta_split else []
-    unused += ['rule'] if c.delta_rule != 'delta' else []
-    unused += ['beside'] if c.delta_beside else []
-    unused += ['scales'] if c.delta_scales else []
-    unused += [] if c.delta_norm else ['norm']
-    if unused:
-      raise ValueError(
-        f'model.delta_{unused[0]} has no effect: model.delta_layers is empty'
-      )
-    return
   least = dict.fromkeys(sizes, 1) | {'taps': 2, 'key_dim': 0}
   wrong = next((k for k, n in sizes.items() if n < least[k]), None)
   if wrong:

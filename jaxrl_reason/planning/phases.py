@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.config import Eval
-from jaxrl_reason.data import controllers, informed_prompts
+from jaxrl_reason.data import informed_prompts
 from jaxrl_reason.evals import answer_programs
 from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.logits import Sampling
@@ -296,7 +296,7 @@ def _fused(parts: Prepared) -> Phase:
     c, learner, parts.tokenizer, d.completion_len
   )
   state = state_of(layout)
-  if not controllers.is_on(d):
+  if not d.has_pool:
     program, n_static = programs.rl_steps, 2
     spares = (1 + c.refill_rounds,) if c.refill_rounds else ()
     prompts = _prompts(parts, encode, k, c.prompts, *spares, axis=1)

@@ -19,11 +19,7 @@ import numpy as np
 from jaxrl_reason import losses, sharding
 from jaxrl_reason.base import Model, Prompts
 from jaxrl_reason.config import RL, Data, Run
-from jaxrl_reason.data import (
-  controllers,
-  informed_prompts,
-  pipeline,
-)
+from jaxrl_reason.data import informed_prompts, pipeline
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
@@ -291,7 +287,7 @@ def _fused(
   source, encode, sampling = fused_source(c, d, sampler, *given)
   row = prompt_encoder(c, d, tokenizer, encode)
   rest = parts.root, sampling, parts.stop
-  if controllers.is_on(d):
+  if d.has_pool:
     return _of_pool(c, d, learn, where, source, row, mesh, problems, rest)
   k, samples = c.steps_per_dispatch, parts.sampler_mesh or mesh
   order = planned.config.seed, problems.train, row, c.prompts, k, planned.name

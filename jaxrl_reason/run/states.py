@@ -209,8 +209,7 @@ def group_shapes(
     asked = Prompts(tokens, tokens > 0, ids, {})
     if c.hints.learn:
       asked = asked.replace(forced=tokens > 0)
-    again = c.hints.room and c.hints.when == 'failed'
-    if again or c.demos_prompt:
+    if c.second_try or c.demos_prompt:
       asked = asked.replace(train_tokens=tokens, train_valid=tokens > 0)
     if c.hints.room or c.demos_prompt:
       asked = asked.replace(is_hinted=ids > 0)

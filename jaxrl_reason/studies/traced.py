@@ -18,7 +18,6 @@ import numpy as np
 from jaxrl_reason import losses
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, STAGES, Run, changes, rules
-from jaxrl_reason.data import controllers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.losses.shaping import WeighSigns
 from jaxrl_reason.run import stages
@@ -64,7 +63,7 @@ def program_of(config: Run) -> str | None:
   """
   if config.stages != ('rl',) or config.rl.path != 'fused':
     return None
-  if controllers.is_on(config.data) or config.rl.roles:
+  if config.data.has_pool or config.rl.roles:
     return None
   objective = config.objective
   own, plain = values(config.rl, objective), config.json_values()

@@ -13,7 +13,6 @@ from jaxrl_reason.evals import (
   accuracy,
   cells,
   contamination,
-  different_problems,
   loading,
   prompts,
   suites,
@@ -234,9 +233,9 @@ def test_problems_without_repeats_and_games_stay_as_they_are():
   twice = mixture.InTurns(
     [mixture.Labelled(source, i, name, '') for i, name in enumerate('ab')]
   )
-  assert different_problems.first(twice, 8) == [twice[i] for i in range(8)]
+  assert accuracy.first_problems(twice, 8) == [twice[i] for i in range(8)]
   game = pipeline.TaskSource('guess', 0, 'heldout', {})
-  assert len(different_problems.first(game, 64)) == 64
+  assert len(accuracy.first_problems(game, 64)) == 64
 
 
 def test_the_split_of_a_run_is_the_one_that_it_evaluates(tmp_path):

@@ -290,7 +290,7 @@ def test_incompatible_settings_are_refused(changes, said):
     (dict(reading_layers=8), 'reading_layers=8 must be less than'),
     (dict(reading_layers=7), 'layer 1 needs an earlier layer with keys'),
     (dict(windows=(5, 0) * 3 + (4, 0)), 'layer 6 needs an .* model.windows=4'),
-    (dict(dense_layers=(0,)), 'cannot be combined with dense_layers=.0,'),
+    (dict(out_gate=True), 'cannot be combined with out_gate=True'),
     (dict(q_rank=2, kv_rank=4, rope_dim=2, value_dim=6), 'latent attention'),
     (dict(expert_norms=True), 'expert_norms has no effect: model.experts=0'),
     (dict(dtype='bfloat16', numerics='exact'), 'not support model.wide_layers'),

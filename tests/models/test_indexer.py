@@ -289,7 +289,7 @@ def test_adapters_of_an_indexer_are_refused():
     (dict(index_topk=-1), 'index_topk=-1 and .* must be at least 1'),
     (dict(index_heads=0), 'index_heads=0 must be at least 1'),
     (dict(index_dim=3), 'index_dim=3 at least model.rope_dim=4'),
-    (dict(index_topk=0), 'index_interleaved and indexless_layers have no eff'),
+    (dict(index_topk=0), 'index_heads has no effect: model.index_topk=0'),
     (dict(indexless_layers=(0,)), 'indexless_layers=.0,. must be rising ind'),
     (dict(indexless_layers=(6,)), 'from 1 to model.layers - 1=5'),
     (dict(q_rank=0), 'index_topk needs a model.q_rank, now 0'),

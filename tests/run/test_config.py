@@ -378,8 +378,7 @@ def test_windows_of_a_data_set_are_refused(key, value):
   of_pool = {'data.controller.name': 'uniform', f'data.controller.{key}': value}
   d = changed(**of_pool).data
   with pytest.raises(ValueError, match=f'{key}={value}: .* is a data set'):
-    rules.refuse(data_checks.pool_rules, d, False)
-  rules.refuse(data_checks.pool_rules, d, True)
+    rules.refuse(data_checks.pool_rules, d)
 
 
 def test_rows_must_divide_over_the_devices():

@@ -123,7 +123,6 @@ def test_rows_are_drawn_by_their_rewards_with_their_advantages(batch):
   assert set(np.asarray(adv)) <= set(np.flatnonzero(right)) - {5}
   np.testing.assert_array_equal(drawn.tokens, batch.tokens[adv])
   assert len(adv) == len(right) and (drawn.reward == 1).all()
-  assert trained_rows.resampled(L.learner(), rows, L.ROOT) is rows
 
 
 def test_a_tree_of_separate_samples_has_the_root_for_every_parent(batch):

@@ -47,13 +47,6 @@ def _settings(kind: type, section: Mapping[str, Any]) -> dict[str, Any]:
   return {k: v for k, v in section.items() if k in fields and v is not None}
 
 
-def is_on(data: Mapping[str, Any]) -> bool:
-  """Returns whether a `data` section needs a pool: for a controller or
-  sources.
-  """
-  return data['controller']['name'] != 'none' or bool(data['sources'])
-
-
 def names(c: Mapping[str, Any]) -> tuple[str, str]:
   """Returns the controller and the steering that a section names; sources
   without a controller are drawn uniformly.

@@ -42,14 +42,6 @@ def check(c: Any) -> None:
   Raises:
     ValueError: names the field and what is allowed.
   """
-  sizes = c.index_heads, c.index_dim
-  if not c.index_topk:
-    if any((*sizes, c.index_interleaved, c.indexless_layers)):
-      raise ValueError(
-        'model.index_heads, index_dim, index_interleaved and indexless_layers '
-        'have no effect: model.index_topk=0'
-      )
-    return
   which = c.indexless_layers
   if list(which) != sorted({*which} & {*range(1, c.layers)}):
     raise ValueError(

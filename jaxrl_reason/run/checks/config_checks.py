@@ -13,7 +13,7 @@ import ml_collections
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
-from jaxrl_reason.config import RL, Data, Run, nearest, rules, unread
+from jaxrl_reason.config import RL, Data, Run, rules, unread
 from jaxrl_reason.config.training import (
   Preference,
   RewardModel,
@@ -34,11 +34,13 @@ from jaxrl_reason.run.checks import (
   teacher_checks,
 )
 from jaxrl_reason.run.records import trackers
-from jaxrl_reason.run.rl import proposal_settings, role_settings
+from jaxrl_reason.run.rl import (
+  proposal_settings,
+  reward_functions,
+  role_settings,
+)
 from jaxrl_reason.update import packing
-from jaxrl_reason.verifiers import compose
 
-PART = "dict(reward='task', weight=1.0)"  # of a reward
 SHARDS = 'row shards (mesh data x fsdp)'
 
 
@@ -60,7 +62,8 @@ def check(config: ml_collections.ConfigDict | Run, n_row_shards: int) -> None:
   rules.refuse(unread.unread_rules, ({'': plain} if kinds else {}) | configs)
   if kinds:
     _check_stages(plain, n_row_shards)
-  rules.refuse(unsampled_rules, run.sampler_mesh, {p.kind for p in stages})
+  if run.sampler_mesh:
+    rules.refuse(unsampled_rules, run.sampler_mesh, {p.kind for p in stages})
   longest = run.data.completion_len
   for p in named:
     try:
@@ -77,7 +80,7 @@ def check(config: ml_collections.ConfigDict | Run, n_row_shards: int) -> None:
 def unsampled_rules(sizes: tuple, kinds: set[str]) -> rules.Rows:
   return (
     (
-      sizes and 'rl' not in kinds,
+      'rl' not in kinds,
       f'sampler_mesh={tuple(sizes)} has no effect without an rl stage; set it '
       'to ()',
     ),
@@ -112,20 +115,21 @@ def _check_stages(config: Run, shards: int) -> None:
     elif kind == 'preference':
       rules.refuse(preference_rules, c)
     elif kind != 'rl':
-      chunk_tokens = config.rl.chunks.tokens
-      rules.refuse(supervised_rules, kind, c, config.data, chunk_tokens)
-      rules.refuse(teacher_checks.stored_rules, kind, c, config.data)
+      rules.refuse(supervised_rules, kind, c)
+      if c.loss != 'sft':
+        rules.refuse(supervised_loss_rules, kind, c)
+      if c.padding != 'whole':
+        others = config.data, config.rl.chunks.tokens
+        rules.refuse(supervised_padding_rules, kind, c, *others)
+      if c.teacher or c.least_score or c.loss == 'topk':
+        rules.refuse(teacher_checks.stored_rules, kind, c, config.data)
   trackers.names(config.track)
   if config.rl.roles:  # before rules that read losses of roles
     rules.refuse(role_settings.loss_rules, config)
   if config.rl.role_adapters:
     rules.refuse(role_settings.role_rules, config)
   if 'rl' in config.stages:
-    rules.refuse(reward_rules, config.rl)
-    for name, part in config.rl.rewards.items():
-      key = f'rl.rewards.{name}'
-      rules.refuse(rules.section, key, part, PART)
-      rules.refuse(part_rules, key, part)
+    reward_functions.check_keys(config.rl)
     if config.sampler_mesh:
       rules.refuse(mesh_checks.sampler_rules, config)
     if config.rl.propose:
@@ -160,44 +164,6 @@ def _pattern(key: str, pattern: str) -> tuple[bool, str]:
   return False, ''
 
 
-def reward_rules(c: RL) -> rules.Rows:
-  return (
-    (
-      not (c.rewards or c.turns.env),
-      "rl.rewards is empty: name a reward, as answer=dict(reward='task'), or "
-      'an environment, rl.turns.env',
-    ),
-    (
-      not (c.rewards or c.turns.reward),
-      f'rl.turns.reward={c.turns.reward} and rl.rewards={{}}: every reward is '
-      '0; raise the weight of the environment, or name a reward',
-    ),
-  )
-
-
-def part_rules(key: str, part: Mapping) -> rules.Rows:
-  unknown = next((k for k in part if k not in compose.KEYS), '')
-  reward, kwargs = part.get('reward', ''), part.get('kwargs', {})
-  return (
-    (
-      unknown,
-      f'unknown key {key}.{unknown}.{nearest(unknown, compose.KEYS)} A reward '
-      f'has {", ".join(sorted(compose.KEYS))}',
-    ),
-    ('reward' not in part, f'{key} lacks the key reward'),
-    (
-      not isinstance(reward, str),
-      f'{key}.reward={reward!r}: must be the name of a reward, or '
-      'path/to/file.py:function',
-    ),
-    (
-      not isinstance(kwargs, Mapping),
-      f'{key}.kwargs={kwargs!r}: must be a section with the arguments of the '
-      "reward, such as dict(ask='...')",
-    ),
-  )
-
-
 def row_rules(kind: str, c: Any, shards: int) -> rules.Rows:
   heldout = getattr(c, 'heldout', 0)
   parts = {
@@ -212,15 +178,19 @@ def row_rules(kind: str, c: Any, shards: int) -> rules.Rows:
   )
 
 
-def supervised_rules(
-  kind: str, c: Supervised, d: Data, chunk_tokens: int
-) -> rules.Rows:
-  start = 1 if kind == 'pretrain' else d.prompt_len
-  packed = packing.choose(c, start, f'{kind}.padding')
-  columns = d.prompt_len + d.completion_len
-  is_packed = isinstance(packed, packing.Packing)
+def supervised_rules(kind: str, c: Supervised) -> rules.Rows:
   return (
     rules.choice(f'{kind}.loss', c.loss, losses.SUPERVISED),
+    (
+      c.weights and kind != 'sft',
+      f'{kind}.weights={c.weights!r} has no effect: only stages of kind sft '
+      "have weights of a solution's tokens",
+    ),
+  )
+
+
+def supervised_loss_rules(kind: str, c: Supervised) -> rules.Rows:
+  return (
     (
       c.loss == 'psft' and c.minibatches == 1,
       f'{kind}.minibatches=1: with one update per batch of rows the ratio of '
@@ -243,18 +213,22 @@ def supervised_rules(
       'of a solution have one weight, without a factor for later tokens; leave '
       f'it at {Supervised().gamma}, or set {kind}.block to 1 or more',
     ),
+  )
+
+
+def supervised_padding_rules(
+  kind: str, c: Supervised, d: Data, chunk_tokens: int
+) -> rules.Rows:
+  packed = packing.choose(c, 1, f'{kind}.padding')
+  columns = d.prompt_len + d.completion_len
+  return (
     (
-      c.weights and kind != 'sft',
-      f'{kind}.weights={c.weights!r} has no effect: only stages of kind sft '
-      "have weights of a solution's tokens",
-    ),
-    (
-      is_packed and packed.length < columns,
+      isinstance(packed, packing.Packing) and packed.length < columns,
       f'{kind}.padding={c.padding!r} is less than data.prompt_len + '
       f'data.completion_len = {columns}, the longest sequence',
     ),
     (
-      packed and chunk_tokens,
+      chunk_tokens,
       f'{kind}.padding={c.padding!r} and rl.chunks.tokens='
       f'{chunk_tokens}: chunks have rows of their own; choose whole',
     ),

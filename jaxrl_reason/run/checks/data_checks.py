@@ -26,7 +26,8 @@ def check(rl: RL, d: Data, stages: tuple[str, ...]) -> None:
   Raises:
     ValueError: names the key.
   """
-  rules.refuse(controller_rules, d.controller, len(d.sources))
+  if d.controller != Data.controller:
+    rules.refuse(controller_rules, d.controller, len(d.sources))
   if 'rl' in stages and d.controller.refresh:
     rules.refuse(refresh_rules, rl, d.controller)
   rules.refuse(task_rules, 'data', d)
@@ -99,20 +100,14 @@ def refresh_rules(c: RL, controller: Controller) -> rules.Rows:
   )
 
 
-def pool_rules(d: Data, moves: bool) -> rules.Rows:
-  """Refuses windows of problems that all are in the pool.
-
-  Args:
-    moves: whether the pool is a window of an endless task.
-  """
+def pool_rules(d: Data) -> rules.Rows:
+  """Refuses windows of problems that all are in the pool."""
   c = d.controller
   return rules.apart(
     f': data.name={d.name!r} is a data set, all of which is the pool; set it '
     'to its default',
-    data__controller__refresh=not moves and c.refresh,
-    data__controller__window=not moves
-    and c.window != Controller.window
-    and c.window,
+    data__controller__refresh=c.refresh,
+    data__controller__window=c.window != Controller.window and c.window,
   )
 
 

@@ -9,13 +9,14 @@ trained policy.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from jaxrl_reason import losses
 from jaxrl_reason.config import RL, rules
 from jaxrl_reason.data import informed_prompts
 from jaxrl_reason.rollouts import rescue
 from jaxrl_reason.run.rl import turn_settings as turns
-from jaxrl_reason.update.learner import LOGLINEAR
+from jaxrl_reason.update.learner import LOGLINEAR, OLD_LOGP
 
 # Settings that weigh a token by proximal / sampler.
 WEIGHTS = (
@@ -37,9 +38,21 @@ def check(c: RL, objective: losses.Objective) -> None:
   Raises:
     ValueError: names the key.
   """
-  off_policy = weight_rules, interpolation_rules, sample_rules, old_logp_rules
-  advantage = group_rules, part_weight_rules, term_rules, success_rules
-  for table in (*off_policy, *advantage):
+  if c.old_logp == 'sampler':
+    rules.refuse(weight_rules, c, objective)
+  if c.old_logp == LOGLINEAR:
+    rules.refuse(interpolation_rules, c, objective)
+  # A divergence from a teacher over the vocabulary holds for any samples.
+  distils = 'teacher_kl' in losses.needs(objective)
+  only_distils = objective['advantage'] == 'none' and distils
+  if not (objective.policy.any_policy or only_distils):
+    if not objective.has_ratio:
+      rules.refuse(sample_rules, c, objective)
+    elif c.old_logp != 'sampler' and not objective.corrects:
+      rules.refuse(unweighed_rules, c)
+  if objective['kl_to'] == 'old':
+    rules.refuse(kl_rules, c, objective)
+  for table in (group_rules, part_weight_rules, term_rules, success_rules):
     rules.refuse(table, c, objective)
 
 
@@ -48,7 +61,7 @@ def weight_rules(c: RL, objective: losses.Objective) -> rules.Rows:
   named = ', '.join(f'rl.loss.{k}={objective[k]!r}' for k in keys)
   return (
     (
-      keys and c.old_logp == 'sampler',
+      keys,
       f'{named}: weighs by the proximal policy over the sampler, which are one '
       'policy with rl.old_logp="sampler", so every weight would be 1; set '
       'rl.old_logp to "trainer"',
@@ -58,8 +71,6 @@ def weight_rules(c: RL, objective: losses.Objective) -> rules.Rows:
 
 def interpolation_rules(c: RL, objective: losses.Objective) -> rules.Rows:
   """Refuses interpolated log-probs that nothing reads, or that do not exist."""
-  if c.old_logp != LOGLINEAR:
-    return ()
   key = f'rl.old_logp={c.old_logp!r}'
   older = c.staleness or c.in_flight.batches or c.replay.rows
   older = older or (c.refill_rounds and c.refill_keep)
@@ -79,30 +90,34 @@ def interpolation_rules(c: RL, objective: losses.Objective) -> rules.Rows:
     *rules.apart(
       f' and {key}: a second try was sampled under another prompt, by the same '
       'policy; set rl.old_logp to "trainer"',
-      rl__hints__when=c.hints.room
-      and c.hints.when == 'failed'
-      and c.hints.when,
+      rl__hints__when=c.second_try,
     ),
   )
 
 
-def sample_rules(c: RL, objective: losses.Objective) -> rules.Rows:
-  """Refuses samples of an earlier policy without a ratio or a weight."""
-  # A divergence from a teacher over the vocabulary holds for any samples.
-  only_distils = objective['advantage'] == 'none' and (
-    'teacher_kl' in losses.needs(objective)
-  )
-  if objective.policy.any_policy or only_distils:
-    return ()
-  earlier = {
+def _earlier(c: RL) -> dict[str, Any]:
+  """Returns the settings by which samples are of an earlier policy."""
+  return {
     'rl__staleness': c.staleness,
     'rl__in_flight__batches': c.in_flight.batches,
     'rl__replay__rows': c.replay.rows,
     'rl__refill_keep': c.refill_rounds and c.refill_keep,
-    'rl__hints__when': c.hints.room and c.hints.when == 'failed' and 'failed',
+    'rl__hints__when': c.second_try,
   }
-  coupled = c.old_logp == 'sampler'
-  ratio, weighed = objective.has_ratio, objective.corrects
+
+
+def unweighed_rules(c: RL) -> rules.Rows:
+  """Refuses samples of an earlier policy that nothing weighs."""
+  return rules.apart(
+    ' and rl.old_logp="trainer": nothing weighs the samples of an earlier '
+    'policy; set rl.loss.correction to truncate, or rl.old_logp to "sampler"',
+    **_earlier(c),
+  )
+
+
+def sample_rules(c: RL, objective: losses.Objective) -> rules.Rows:
+  """Refuses samples of an earlier policy for a loss without a ratio."""
+  weighed = c.old_logp != 'sampler' and objective.corrects
   no_ratio = (
     f': rl.loss.policy={objective["policy"]!r} with rl.loss.ratio_to='
     f'{objective["ratio_to"]!r} (rl.algorithm={c.algorithm!r}) has no ratio to '
@@ -112,29 +127,21 @@ def sample_rules(c: RL, objective: losses.Objective) -> rules.Rows:
     *rules.apart(
       f'{no_ratio}set rl.loss.policy to ppo_clip, or rl.old_logp to "trainer" '
       'and rl.loss.correction to truncate',
-      **{
-        k: not ratio and (coupled or not weighed) and x
-        for k, x in earlier.items()
-      },
-    ),
-    *rules.apart(
-      ' and rl.old_logp="trainer": nothing weighs the samples of an earlier '
-      'policy; set rl.loss.correction to truncate, or rl.old_logp to "sampler"',
-      **{k: not coupled and not weighed and x for k, x in earlier.items()},
+      **{k: not weighed and x for k, x in _earlier(c).items()},
     ),
     *rules.apart(
       f'{no_ratio}from the second update of a batch on its samples are '
       'off-policy; set it to 1 (rl.micro_batches splits one update), or '
       'rl.loss.policy to ppo_clip',
-      rl__epochs=not ratio and c.epochs > 1 and c.epochs,
-      rl__minibatches=not ratio and c.minibatches > 1 and c.minibatches,
+      rl__epochs=c.epochs > 1 and c.epochs,
+      rl__minibatches=c.minibatches > 1 and c.minibatches,
     ),
   )
 
 
-def old_logp_rules(c: RL, objective: losses.Objective) -> rules.Rows:
-  """Refuses old log-probs that no loss reads, or that are the current ones."""
-  penalised = 'kl_coef' in objective.terms and objective['kl_to'] == 'old'
+def kl_rules(c: RL, objective: losses.Objective) -> rules.Rows:
+  """Refuses a KL to the policy before the updates that is always 0."""
+  penalised = 'kl_coef' in objective.terms
   return (
     (
       penalised and c.old_logp == 'trainer' and c.epochs * c.minibatches == 1,
@@ -142,20 +149,31 @@ def old_logp_rules(c: RL, objective: losses.Objective) -> rules.Rows:
       'current one, and the KL is 0; set rl.minibatches or rl.epochs to 2 or '
       "more, rl.old_logp to 'sampler', or rl.loss.kl_coef to 0",
     ),
+  )
+
+
+def old_logp_rules(c: RL, objective: losses.Objective) -> rules.Rows:
+  """Refuses old log-probs that no loss reads, or that the sampler lacks."""
+  key, needs = f'rl.old_logp={c.old_logp!r}', losses.needs(objective)
+  whole = needs & {'old_mean_logp', 'sum_p_squared'}
+  by_sampler = c.old_logp == 'sampler' and objective.scores_samples
+  return (
+    rules.choice('rl.old_logp', c.old_logp, OLD_LOGP),
     (
-      c.old_logp != 'trainer' and 'old_logp' not in losses.needs(objective),
-      f'rl.old_logp={c.old_logp!r}: rl.algorithm={c.algorithm!r} reads no '
-      'log-probs from before the updates; set it to "trainer"',
+      c.demos or c.hints.learn or whole,
+      f'{key}: the sampler computes no log-probs of demonstrations (rl.demos, '
+      'rl.hints.learn) or whole vocabularies (rover, otb); use "trainer"',
+    ),
+    (
+      'old_logp' not in needs,
+      f'{key}: rl.algorithm={c.algorithm!r} reads no log-probs from before the '
+      'updates; set it to "trainer"',
     ),
     *rules.apart(
-      f' and rl.old_logp={c.old_logp!r}: the KL in the reward, or the teacher, '
-      'would be compared with the sampler under a hint; set rl.old_logp to '
-      '"trainer" and rl.loss.correction to truncate',
-      rl__hints__when=c.old_logp == 'sampler'
-      and objective.scores_samples
-      and c.hints.room
-      and c.hints.when == 'failed'
-      and c.hints.when,
+      f' and {key}: the KL in the reward, or the teacher, would be compared '
+      'with the sampler under a hint; set rl.old_logp to "trainer" and '
+      'rl.loss.correction to truncate',
+      rl__hints__when=by_sampler and c.second_try,
     ),
   )
 

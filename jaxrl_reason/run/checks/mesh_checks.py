@@ -3,7 +3,6 @@
 import math
 
 from jaxrl_reason.config import Run, rules
-from jaxrl_reason.data import controllers
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.run.rl import reward_functions
 from jaxrl_reason.sharding import AXES
@@ -22,7 +21,7 @@ def sampler_rules(run: Run) -> rules.Rows:
     'batch is sampled before the outcomes that it depends on; set '
     'rl.staleness=0, or sampler_mesh=()'
   )
-  pool = controllers.is_on(run.data)
+  pool = run.data.has_pool
   scheduled = reward_functions.is_scheduled(c.rewards)
   return (
     (wrong, f'{key}: sizes of at least 1 along {AXES}, such as 1,4,1'),

@@ -14,7 +14,7 @@ from jaxrl_reason.run.rl import (
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.run.rl.temperature_control import RESIDUAL
 from jaxrl_reason.update import packing
-from jaxrl_reason.update.learner import OLD_LOGP, REFERENCE
+from jaxrl_reason.update.learner import REFERENCE
 
 
 def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
@@ -28,10 +28,14 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
   """
   loss_checks.check(c, objective)
   needs = losses.needs(objective)
-  others = loss_checks.demo_rules, reward_functions.answer_rules
-  for table in (likelihood_rules, role_rules, *others):
-    rules.refuse(table, c, objective)
-  rules.refuse(old_logp_rules, c, needs)
+  rules.refuse(loss_checks.demo_rules, c, objective)
+  if c.old_logp != 'trainer':
+    rules.refuse(loss_checks.old_logp_rules, c, objective)
+  if objective.likelihood or objective.resample:
+    rules.refuse(likelihood_rules, c, objective)
+    rules.refuse(reward_functions.answer_rules, c, objective)
+  if c.league.share or c.role_decay:
+    rules.refuse(role_rules, c, objective)
   if c.delay:
     rules.refuse(queue_rules, c)
   if c.temperature_control.entropy or c.temperature_control.residual:
@@ -64,21 +68,10 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
   if c.search.simulations:
     rules.refuse(search_settings.search_rules, c, d, objective)
   rules.refuse(path_rules, c, d.completion_len)
-  rules.refuse(cache_rules, c, chunked)
-
-
-def old_logp_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
-  whole = needs & {'old_mean_logp', 'sum_p_squared'}
-  unknown = c.demos or c.hints.learn or whole
-  return (
-    rules.choice('rl.old_logp', c.old_logp, OLD_LOGP),
-    (
-      c.old_logp != 'trainer' and unknown,
-      f'rl.old_logp={c.old_logp!r}: the sampler computes no log-probs of '
-      'demonstrations (rl.demos, rl.hints.learn) or whole vocabularies '
-      '(rover, otb); use "trainer"',
-    ),
-  )
+  if c.path == 'host':
+    rules.refuse(host_rules, c)
+  if c.slots or c.cache_segments != RL.cache_segments:
+    rules.refuse(cache_rules, c, chunked)
 
 
 def queue_rules(c: RL) -> rules.Rows:
@@ -357,14 +350,6 @@ def path_rules(c: RL, completion_len: int) -> rules.Rows:
     ),
     rules.choice('rl.path', c.path, ('fused', 'host')),
     rules.choice('rl.reference_memory', c.reference_memory, ('device', 'host')),
-    *rules.apart(
-      f' has no effect with rl.turns.env={c.turns.env!r}: episodes are not '
-      f'split into parts; set it to {RL.parts}',
-      rl__parts=c.path == 'host'
-      and c.turns.env
-      and c.parts != RL.parts
-      and c.parts,
-    ),
     (
       c.overlong > completion_len,
       f'rl.overlong={c.overlong} tokens of data.completion_len='
@@ -376,8 +361,18 @@ def path_rules(c: RL, completion_len: int) -> rules.Rows:
       f'data.completion_len={completion_len} tokens: none is long enough to '
       'repeat it; choose fewer',
     ),
+  )
+
+
+def host_rules(c: RL) -> rules.Rows:
+  return (
+    *rules.apart(
+      f' has no effect with rl.turns.env={c.turns.env!r}: episodes are not '
+      f'split into parts; set it to {RL.parts}',
+      rl__parts=c.turns.env and c.parts != RL.parts and c.parts,
+    ),
     (
-      c.path == 'host' and c.steps_per_dispatch != 1,
+      c.steps_per_dispatch != 1,
       'rl.steps_per_dispatch must be 1 with rl.path="host": rewards in Python '
       'are computed between generation and update',
     ),

@@ -20,9 +20,11 @@ def check(run: Run, stages: Sequence[Planned]) -> None:
     ValueError: names the key.
   """
   rules.refuse(critic_rules, [p.config for p in stages if p.kind == 'rl'])
-  rules.refuse(critic_warmup_rules, stages)
-  steps = sum(p.config.training(p.kind).steps for p in stages)
-  rules.refuse(profile_rules, run.profile.steps, steps)
+  if any(p.config.rl.critic.warmup_updates for p in stages):
+    rules.refuse(critic_warmup_rules, stages)
+  if run.profile.steps:
+    steps = sum(p.config.training(p.kind).steps for p in stages)
+    rules.refuse(profile_rules, run.profile.steps, steps)
   rules.refuse(watchdog_rules, run.watchdog)
 
 
@@ -37,7 +39,8 @@ def check_stages(run: Run) -> None:
     'checkpoint.every': run.checkpoint.every,
   }
   rules.refuse(interval_rules, intervals, run.log_every)
-  rules.refuse(emergency_rules, run.checkpoint)
+  if run.checkpoint.emergency_every:
+    rules.refuse(emergency_rules, run.checkpoint)
   for kind in dict.fromkeys(run.stages):
     c = run.training(kind)
     key = f'{kind}.optimizer'

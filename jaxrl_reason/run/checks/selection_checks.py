@@ -20,7 +20,7 @@ def check(c: RL) -> None:
   Raises:
     ValueError: names the key.
   """
-  if filters.make(c.filter, c.filter_args) is not None:
+  if c.filter != 'none' and filters.make(c.filter, c.filter_args):
     rules.refuse(filter_rules, c)
   if c.extra.groups or c.refill_rounds:
     rules.refuse(round_rules, c)

@@ -112,7 +112,7 @@ def learner(
       c.critic, model, objective, c.updates, start, config.trained_paths
     ),
     part_names=run_turns.part_names(c),
-    reprompted=c.hints.room > 0 and c.hints.when == 'failed',
+    reprompted=bool(c.second_try),
     waits=c.waiting > 0,
     chain=part_chain.make(
       c, d, config.rollouts, config.trained_paths, tx, facts, model, tokenizer

@@ -11,7 +11,7 @@ from typing import Any
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import RL, Data
 from jaxrl_reason.config.run import Rollouts
-from jaxrl_reason.data import controllers, informed_prompts
+from jaxrl_reason.data import informed_prompts
 from jaxrl_reason.losses.imitation import REFERENCE, VERDICT
 from jaxrl_reason.parts import Chain, Part
 from jaxrl_reason.rewards.kernels.token_bytes import token_bytes_table
@@ -57,8 +57,10 @@ def make(
   n, room = len(facts.source), d.completion_len
   start, objective = d.prompt_len + c.hints.room, c.objective(room)
   t, asks = c.temperature_control, objective.likelihood_on(VERDICT)
+  unsampled = c.propose or c.league.share  # rows not of the policy
+  selects = c.filter != 'none' or c.overlong or unsampled
   parts = (
-    _selection(c, room),
+    _selection(c, room) if selects else None,
     _shaping(c, room, n) if c.shaping.terms else None,
     role_settings.rewards(c, objective) if c.roles or c.role_decay else None,
     role_settings.part(c) if c.role_adapters else None,
@@ -69,7 +71,7 @@ def make(
     _answer_tokens(c, start, objective, tokenizer),
     _rollout_dump(kept, c) if kept.every else None,
     progress.Progress(c.hints.room > 0) if _keeps_progress(c) else None,
-    problem_pool.statistics(d, facts) if controllers.is_on(d) else None,
+    problem_pool.statistics(d, facts) if d.has_pool else None,
     _refresh(c, trainable, tx) if c.reference.moves else None,
     _league(c, model, trainable) if c.league.share else None,
     _temperature_control(c, n) if t.entropy or t.residual else None,
@@ -79,12 +81,10 @@ def make(
   return Chain(tuple(part for part in parts if part is not None))
 
 
-def _selection(c: RL, completion_len: int) -> filters.Selection | None:
+def _selection(c: RL, completion_len: int) -> filters.Selection:
   chosen = filters.make(c.filter, c.filter_args)
   if c.propose or c.league.share:  # rows that the policy has not sampled
     chosen = filters.in_turn([filters.keep_sampled, chosen])
-  if chosen is None and not c.overlong:
-    return None
   return filters.Selection(chosen, c.overlong, completion_len)
 
 

@@ -76,7 +76,7 @@ def unknown(n: int) -> Facts:
 
 def first_facts(data: Data, train) -> Facts:
   """Returns the facts of a stage's first pool; only a controller reads them."""
-  if not controllers.is_on(data):
+  if not data.has_pool:
     return shapes(data, train)
   return facts(data, pool_of(data, train))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxrl_reason import losses
 from jaxrl_reason.config import Run, rules
-from jaxrl_reason.data import controllers, token_bias
+from jaxrl_reason.data import token_bias
 from jaxrl_reason.models import adapters
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rollouts import proposals
@@ -108,7 +108,7 @@ def proposal_rules(run: Run) -> rules.Rows:
       'reward; use another algorithm',
     ),
     (
-      controllers.is_on(d),
+      d.has_pool,
       f'data.controller.name={d.controller.name!r}, or data.sources, and '
       f'{key}: statistics of problems would count proposals; set '
       'data.controller.name=none',

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Rollout
-from jaxrl_reason.config import RL, Data, rules
+from jaxrl_reason.config import RL, Data, nearest, rules
 from jaxrl_reason.data import lengths
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.losses.imitation import REFERENCE
@@ -27,6 +27,57 @@ from jaxrl_reason.verifiers.verdict import all_invalid, judge
 LIKELIHOODS = tuple(
   name for name, x in KERNELS.items() if reference.VIEWS & {*x.reads}
 )
+
+
+def check_keys(c: RL) -> None:
+  """Refuses `rl.rewards` without a reward, or with wrong keys.
+
+  Raises:
+    ValueError: names the key.
+  """
+  rules.refuse(reward_rules, c)
+  for name, part in c.rewards.items():
+    key, example = f'rl.rewards.{name}', "dict(reward='task', weight=1.0)"
+    rules.refuse(rules.section, key, part, example)
+    rules.refuse(part_rules, key, part)
+
+
+def reward_rules(c: RL) -> rules.Rows:
+  return (
+    (
+      not (c.rewards or c.turns.env),
+      "rl.rewards is empty: name a reward, as answer=dict(reward='task'), or "
+      'an environment, rl.turns.env',
+    ),
+    (
+      not (c.rewards or c.turns.reward),
+      f'rl.turns.reward={c.turns.reward} and rl.rewards={{}}: every reward is '
+      '0; raise the weight of the environment, or name a reward',
+    ),
+  )
+
+
+def part_rules(key: str, part: Mapping) -> rules.Rows:
+  unknown = next((k for k in part if k not in compose.KEYS), '')
+  reward, kwargs = part.get('reward', ''), part.get('kwargs', {})
+  return (
+    (
+      unknown,
+      f'unknown key {key}.{unknown}.{nearest(unknown, compose.KEYS)} A reward '
+      f'has {", ".join(sorted(compose.KEYS))}',
+    ),
+    ('reward' not in part, f'{key} lacks the key reward'),
+    (
+      not isinstance(reward, str),
+      f'{key}.reward={reward!r}: must be the name of a reward, or '
+      'path/to/file.py:function',
+    ),
+    (
+      not isinstance(kwargs, Mapping),
+      f'{key}.kwargs={kwargs!r}: must be a section with the arguments of the '
+      "reward, such as dict(ask='...')",
+    ),
+  )
 
 
 def is_scheduled(rewards: Mapping) -> bool:
@@ -71,7 +122,8 @@ def reads_reasoning_only(c: RL) -> bool:
   weighted = [p for p in c.rewards.values() if p.get('weight', 1.0) != 0]
   shaped = c.shaping != RL.shaping
   others = c.overlong or c.teacher.weights or shaped or c.step_parts
-  return bool(weighted) and all(map(is_likelihood, weighted)) and not others
+  likelihoods = all(p['reward'] in LIKELIHOODS for p in weighted)
+  return bool(weighted) and likelihoods and not others
 
 
 def answer_rules(c: RL, objective: losses.Objective) -> rules.Rows:
@@ -96,13 +148,6 @@ def answer_rules(c: RL, objective: losses.Objective) -> rules.Rows:
       'do not keep the reference answers; set rl.in_flight.batches to 0',
     ),
   )
-
-
-def is_likelihood(part: Mapping) -> bool:
-  """Returns whether a part of `rl.rewards` is a likelihood of the reference
-  answer.
-  """
-  return part['reward'] in LIKELIHOODS
 
 
 def host_spec(rewards: dict, task_reward: str) -> dict:

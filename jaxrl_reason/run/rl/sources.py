@@ -14,7 +14,6 @@ from jaxrl_reason import hosts, losses, sharding
 from jaxrl_reason.base import Prompts
 from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.data import (
-  controllers,
   informed_prompts,
   lengths,
   pipeline,
@@ -61,9 +60,9 @@ def check(rl: RL, data: Data, problems: Problems, tokenizer) -> None:
   if 'pass_rate' in losses.needs(rl.objective(data.completion_len)):
     for i in range(1 if endless else len(problems.train)):
       pipeline.pass_rate(i, problems.train[i])
-  moves = any(problem_pool.moving(problems.train))
-  rules.refuse(data_checks.pool_rules, data, moves)
-  never = endless and not controllers.is_on(data)
+  if not any(problem_pool.moving(problems.train)):
+    rules.refuse(data_checks.pool_rules, data)
+  never = endless and not data.has_pool
   again = {
     'rl.shaping.historical': rl.shaping.historical,
     'rl.archive': rl.archive,
@@ -91,8 +90,7 @@ def kinds_of_rounds(c: RL) -> tuple[Rounds, ...]:
   extra samples contain them and generate further rounds. The queue of batches
   and replay are outermost.
   """
-  keeps, h, r = filters.make(c.filter, c.filter_args), c.hints, c.replay
-  kinds = []
+  kinds, h, r = [], c.hints, c.replay
   if c.demos_prompt:
     kinds.append(rescue.Explained(c.demos, c.demos_when))
   elif c.demos_after:
@@ -103,11 +101,12 @@ def kinds_of_rounds(c: RL) -> tuple[Rounds, ...]:
   if c.extra.groups:
     kinds.append(extra.Extra(c.extra.groups, c.extra.by))
   if c.refill_rounds:
+    keeps = filters.make(c.filter, c.filter_args)
     kinds.append(refill.Refill(keeps, c.refill_rounds, c.refill_keep))
   if c.delay:
     kinds.append(delay.Delay(c.delay))
   if r.rows:
-    groups = r.rows // c.samples
+    keeps, groups = filters.make(c.filter, c.filter_args), r.rows // c.samples
     kinds.append(replay.Replay(keeps, groups, r.capacity, r.by, r.mix))
   return tuple(kinds)
 
@@ -157,7 +156,7 @@ def questions(
     # The row has its problem, because the verifier reads it.
     return encode(i, example) | {'example': np.array(example, object)}
 
-  if controllers.is_on(data):
+  if data.has_pool:
     drawn = problem_pool.Windows(data, train)
     rest = row, parts.root, mesh
     rows_of = problem_pool.host_problem_rows(rl, data, drawn, *rest)
