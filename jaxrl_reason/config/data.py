@@ -147,7 +147,5 @@ class Data(Record):
 
   @property
   def has_pool(self) -> bool:
-    """Returns whether problems are chosen from a pool: by a controller, or
-    among several sources.
-    """
+    """Returns whether a controller or sources choose problems from a pool."""
     return self.controller.name != 'none' or bool(self.sources)

@@ -192,16 +192,10 @@ def _contaminated(
   return share
 
 
-def _answer(
-  o: Options,
-  mesh: jax.sharding.Mesh,
-  model: str,
-  todo: Sequence[Asked],
-  done: dict[epath.Path, int],
-  stack: contextlib.ExitStack,
-  tell: Callable[[int], Any],
-) -> None:
-  """Loads a model and fills its cells."""
+def _load(o: Options, mesh: jax.sharding.Mesh, model: str) -> tuple:
+  """Returns (a model, the weights of its program, the functions of --base, the
+  judge of --judge); the last two may be None.
+  """
   found = loading.load(model, dtype=o.dtype, mesh=mesh)
   params, base = answer_programs.Weights(found.params), None
   if o.base:
@@ -218,45 +212,40 @@ def _answer(
       f'--top_logprobs={o.top_logprobs}: {model} has {found.shape.vocab} '
       'tokens; choose at most this number'
     )
+  return found, params, base, judge
+
+
+def _answer(
+  o: Options,
+  mesh: jax.sharding.Mesh,
+  model: str,
+  todo: Sequence[Asked],
+  done: dict[epath.Path, int],
+  stack: contextlib.ExitStack,
+  tell: Callable[[int], Any],
+) -> None:
+  """Loads a model and fills its cells."""
+  found, params, *others = _load(o, mesh, model)
   programs, graders = {}, {}
   for a in todo:
-    settings = a.cell.settings
+    settings, suite = a.cell.settings, a.suite
     written = prompts.write(
-      a.variant, found, a.suite, system=o.system, thinking=o.thinking
+      a.variant, found, suite, system=o.system, thinking=o.thinking
     )
     longest = max(map(len, written.ids))
     room = -(-longest // BUCKET) * BUCKET
     leaf = settings.get('leaf')
-    kernel = leaf and leaf_verifiers.kernel_of(a.suite, leaf)
-    encoded = [kernel.encode(e) for e in a.suite.examples] if kernel else None
-    asked = answers.EvalSet(a.suite.examples, written.ids, room, encoded)
+    kernel = leaf and leaf_verifiers.kernel_of(suite, leaf)
+    encoded = [kernel.encode(e) for e in suite.examples] if kernel else None
+    asked = answers.EvalSet(suite.examples, written.ids, room, encoded)
     grid = answers.Grid.make(
       a.cell.problems, a.cell.samples, o.batch, sharding.row_shards(mesh)
     )
-    shape = grid.s, settings['max_new']
-    key = *shape, a.suite.name if kernel else ''
+    key = grid.s, settings['max_new'], suite.name if kernel else ''
     if key not in programs:
-      encode = functools.partial(chat.encode_after, found.tokenizer)
-      words = cell_settings.forced(o)
-      forced = forcing.make(encode, settings['max_new'], **words)
-      programs[key] = answer_programs.make_generate(
-        found.model,
-        *shape,
-        details=True,
-        forced=forced,
-        base=base,
-        chunks=cell_settings.chunks_of(settings),
-        power=cell_settings.power_of(settings),
-        search=cell_settings.search_of(settings, found.tokenizer, judge),
-        top=o.top_logprobs,
-        judge=judge and judge.of,
-        verifier=kernel
-        and leaf_verifiers.score_of(
-          kernel, found.tokenizer, settings['max_new']
-        ),
-      )
-    if a.suite.reward not in graders:
-      graders[a.suite.reward] = _grader(o, a.suite.reward, stack)
+      programs[key] = _program(o, found, *others, *key[:2], settings, kernel)
+    if suite.reward not in graders:
+      graders[suite.reward] = _grader(o, suite.reward, stack)
     sampler = answers.AnswerSampler(
       programs[key],
       params,
@@ -267,13 +256,35 @@ def _answer(
       ),
       stop=jnp.asarray(written.stop, jnp.int32),
       key=_noise(o, a),
-      grade=graders[a.suite.reward],
+      grade=graders[suite.reward],
       budgets=tuple(settings['budgets']),
       about={k: v for k, v in a.about.items() if k != 'temperature'},
       whole=not a.variant.hint,
     )
     with jax.set_mesh(mesh):
       a.cell.fill(sampler, asked, grid, done[a.cell.path], tell)
+
+
+def _program(
+  o: Options, found, base, judge, n_samples: int, max_new: int, settings, kernel
+) -> Callable:
+  """Builds the program that samples the answers of cells with `settings`."""
+  tokenizer = found.tokenizer
+  encode = functools.partial(chat.encode_after, tokenizer)
+  return answer_programs.make_generate(
+    found.model,
+    n_samples,
+    max_new,
+    details=True,
+    forced=forcing.make(encode, max_new, **cell_settings.forced(o)),
+    base=base,
+    chunks=cell_settings.chunks_of(settings),
+    power=cell_settings.power_of(settings),
+    search=cell_settings.search_of(settings, tokenizer, judge),
+    top=o.top_logprobs,
+    judge=judge and judge.of,
+    verifier=kernel and leaf_verifiers.score_of(kernel, tokenizer, max_new),
+  )
 
 
 def _noise(o: Options, a: Asked) -> jax.Array:

@@ -149,6 +149,13 @@ def _check_layers(c: Any) -> None:
     n = len(getattr(c, name))
     if n not in (0, c.layers):
       raise ValueError(f'model.{name} has {n} entries, model.layers={c.layers}')
+  for name in ('mlp_layers', 'wide_layers', 'delta_layers'):
+    which = getattr(c, name)
+    if list(which) != sorted({*which} & {*range(c.layers)}):
+      raise ValueError(
+        f'model.{name}={which} must be rising indices below model.layers='
+        f'{c.layers}'
+      )
   used = {i for i in c.layer_ropes if i != NOPE}
   if not used <= set(range(len(c.rope_tables))):
     raise ValueError(
@@ -209,11 +216,6 @@ def _check_latent(c: Any) -> None:
 
 def _check_alone(c: Any) -> None:
   which = c.mlp_layers
-  if list(which) != sorted({*which} & {*range(c.layers)}):
-    raise ValueError(
-      f'model.mlp_layers={which} must be rising indices below model.layers='
-      f'{c.layers}'
-    )
   if {*which} & {*c.delta_layers} or {*range(c.layers)} <= {*which}:
     raise ValueError(
       f'model.mlp_layers={which} must differ from model.delta_layers='
@@ -228,11 +230,6 @@ def _check_alone(c: Any) -> None:
 
 def _check_wide(c: Any) -> None:
   which = c.wide_layers
-  if list(which) != sorted({*which} & {*range(c.layers)}):
-    raise ValueError(
-      f'model.wide_layers={which} must be rising indices below model.layers='
-      f'{c.layers}'
-    )
   if c.wide_head_dim < 1 or c.wide_kv_heads < 1 or c.heads % c.wide_kv_heads:
     raise ValueError(
       f'model.wide_head_dim={c.wide_head_dim} must be at least 1, and '
@@ -332,11 +329,6 @@ def _check_delta(c: Any) -> None:
   if c.delta_beside:
     _check_beside(c)
     return
-  if list(which) != sorted({*which} & {*range(c.layers)}):
-    raise ValueError(
-      f'model.delta_layers={which} must be rising indices below model.layers='
-      f'{c.layers}'
-    )
   if {*range(c.layers)} <= {*c.dense_layers, *which, *c.mlp_layers}:
     raise ValueError(
       'model.delta_layers must leave a layer with attention that is not in '

@@ -61,8 +61,7 @@ class Planner:
     self.only, self.by_depth = tuple(only), by_depth
     abstract.zoo_name(config.model_dir, model)  # refuses an unknown name
     self.devices = described.devices(topology, slices)
-    self.topology = topology
-    self.code = code
+    self.topology, self.code, self._found = topology, code, {}
     self.machine = roofline.Machine(
       chips.chip_of(topology), chips.torus_of(topology), slices
     )
@@ -139,7 +138,7 @@ class Planner:
 
     at = self._depths(parts.shape)
     for name in names:
-      seen = [self._compiled(*made(n)[name]) for n in at]
+      seen = [self._facts(*made(n)[name]) for n in at]
       facts = depth.extended(seen, at, layers)
       needs, has = facts['needs_gib'] * chips.GIB, self.machine.chip.hbm
       facts['fits'] = needs <= has
@@ -151,6 +150,13 @@ class Planner:
         self.say(f'{wrong}{facts["remedy"]}')
       out.append(facts)
     return out
+
+  def _facts(self, phase: phases.Phase, parts) -> dict:
+    """Returns the facts of `_compiled`; a search may need them again."""
+    key = phase.name, parts.shape.layers, repr(parts.config)
+    if key not in self._found:
+      self._found[key] = self._compiled(phase, parts)
+    return self._found[key]
 
   def _compiled(self, phase: phases.Phase, parts) -> dict:
     """Returns the facts of a phase at the depth of `parts`."""

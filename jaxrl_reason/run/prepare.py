@@ -6,6 +6,7 @@ stand-ins for missing files, so both refuse the same configs.
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -105,13 +106,13 @@ def prepare(
   loaded = problems
   tools = toolbox.prompted(run.rl) if run.rl.turns.env == 'tools' else None
   problems = problems_lib.rendered(problems, run.data, tokenizer, folder, tools)
-  solution_len = _solution_len(run)
+  stages = [p.config for p in staging.each(run)]
+  solution_len = _solution_len(stages)
   problems, dropped = problems_lib.drop_long(
     problems, run.data, tokenizer, solution_len
   )
   lengths.check(problems, run.data, tokenizer, solution_len)
   kinds = preference_pairs.KINDS
-  stages = [p.config for p in staging.each(run)]
   of_pairs = [c for c in stages if c.stages[0] in kinds]
   taught = [c for c in stages if c.stages == ('sft',) and c.sft.teacher]
   if of_pairs or taught:
@@ -132,14 +133,14 @@ def prepare(
   return parts._replace(sampler_mesh=sampler_mesh)
 
 
-def _solution_len(run: Run) -> int | None:
+def _solution_len(stages: Sequence[Run]) -> int | None:
   """Returns the most tokens of a reference solution, in the stage with the
   shortest rows; None if no stage reads solutions.
   """
   rows = [
-    p.config.data.completion_len
-    for p in staging.each(run)
-    if _reads_solutions(p.config.training(p.kind))
+    c.data.completion_len
+    for c in stages
+    if _reads_solutions(c.training(c.stages[0]))
   ]
   return min(rows, default=None)
 
@@ -177,18 +178,21 @@ def assemble(
     shape: of the model, with remat='none'.
   """
   stages = [p.config for p in staging.each(config)]
-  rows = max(c.micro_batch(sharding.row_shards(mesh)) for c in stages)
-  columns = config.prompt_columns + config.data.completion_len
-  columns = -(-columns // mesh.shape['context'])
-  shape = with_remat(shape, config.model.remat, rows, columns, config.remat_gib)
+  if config.model.remat == 'auto':
+    rows = max(c.micro_batch(sharding.row_shards(mesh)) for c in stages)
+    columns = config.prompt_columns + config.data.completion_len
+    columns = -(-columns // mesh.shape['context'])
+    shape = _with_remat(shape, rows, columns, config.remat_gib)
+  else:
+    shape = dataclasses.replace(shape, remat=config.model.remat)
   for c in stages:
     sections = {kind: c.training(kind) for kind in c.stages}
     routes = c.rl.replay_routes
     rules.refuse(config_checks.expert_rules, sections, routes, shape.experts)
     if c.rl.views.hidden != Hidden():
       rules.refuse(hidden_settings.layer_rules, c.rl, shape.layers)
-    for kind, own in sections.items():
-      rules.refuse(config_checks.position_rules, kind, own, shape)
+    if any(r.kind == 'longrope' for r in shape.rope_tables):
+      rules.refuse(config_checks.position_rules, sections)
   model = transformer.build(shape)
   if config.adapter_paths or config.frozen_dtype != 'float32':
     rl = config.rl
@@ -209,17 +213,12 @@ def assemble(
   return Prepared(config, mesh, problems, tokenizer, model, shape, root, stop)
 
 
-def with_remat(
-  shape: transformer.Config, policy: str, rows: int, columns: int, gib: float
+def _with_remat(
+  shape: transformer.Config, rows: int, columns: int, gib: float
 ) -> transformer.Config:
-  """Returns the model's shape with a remat policy.
-
-  Args:
-    policy: `model.remat`; auto: as little as keeps activations within `gib`.
-    rows, columns: of the largest micro-batch on a device.
+  """Returns the model's shape with as little recomputation as keeps the
+  activations of the largest micro-batch of a device within `gib`.
   """
-  if policy != 'auto':
-    return dataclasses.replace(shape, remat=policy)
   shape = remat.choose(shape, rows, columns, gib * 2**30)
   logging.info(
     'remat=%s keeps activations of %d x %d tokens on a device within '

@@ -107,10 +107,6 @@ def _frozen(specs: Any, mesh: jax.sharding.Mesh, host: bool) -> Any:
   return jax.tree.map(lambda s: s.with_memory_kind('pinned_host'), where)
 
 
-def _unchanged(tree):
-  return tree
-
-
 def init_params(parts: Prepared, workdir) -> Any:
   """Loads or initializes a run's first weights, with their shardings: from
   another run, from its model's folder (adapters are then from the seed), or
@@ -118,7 +114,7 @@ def init_params(parts: Prepared, workdir) -> Any:
   """
   config, specs, loaded = parts.config, parts.model.specs, {}
   where = sharding.shardings(specs, parts.mesh, sharding.TRAIN_RULES)
-  off = parts.model.adapters_off or _unchanged
+  off = parts.model.adapters_off or trees.identity
   if config.init_from:
     loaded = other_run.read(config.init_from, specs, off(specs), where)
     teachers.refuse_other_tokens(config.init_from, parts.tokenizer, 'init_from')
@@ -169,7 +165,13 @@ def first_control(
       control[in_flight.NAME] = flight()
     return control or None
 
-  memories = jax.eval_shape(make, jnp.int32(0)) or {}
+  if memories := jax.eval_shape(make, jnp.int32(0)):
+    _check_room(c, memories, mesh)
+  return make
+
+
+def _check_room(c: RL, memories: dict, mesh: jax.sharding.Mesh) -> None:
+  """Refuses memories that do not fit the device's memory."""
   for kind, n, name in (
     (
       'replay',
@@ -193,7 +195,6 @@ def first_control(
     n = kept['length'].shape[0]
     name = f'rl.archive={c.archive} solutions of {n} problems'
     _refuse_too_large(name, trees.n_bytes(kept), mesh)
-  return make
 
 
 def group_shapes(

@@ -19,7 +19,7 @@ from jaxrl_reason.checkpoints import emergency, files, manager, pretrained
 from jaxrl_reason.config import Run
 from jaxrl_reason.config.run import Checkpoint
 from jaxrl_reason.data import preference_pairs
-from jaxrl_reason.data.problems import PIECES
+from jaxrl_reason.data.problems import PIECES, Problems
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import spec
 from jaxrl_reason.reports import metrics_file, plots
@@ -163,35 +163,17 @@ def _stages(
   with spent.on('restore'):
     place = restore(planned, checkpoints, parts)
   logs.begin()
-  resuming = place.record is not None
-  if resuming:
-    near = checkpoints.near and checkpoints.near.restored
-    kind = ', of an emergency checkpoint' if near else ''
-    say(f'Resuming at step {place.total}{kind}.')
-  values = config.json_values()
-  events.write_config(values, workdir, resuming)
-  events.note(workdir, 'start', step=place.total, reached=reached(workdir))
-  writer = _writer(values, config.track, workdir, place)
-  if resuming:
-    begun = metrics.Begun.of(place.record)
-    writer.warn_of_gap(place.total - begun.steps)
+  near = checkpoints.near and checkpoints.near.restored
+  writer = _begin(config, workdir, place, bool(near))
   spent.lose(*writer.lost)
   evaluator = Evaluator(parts, workdir)
   state, facts = place.state, {'compiled': compiled, 'started': started}
   facts |= {'spent': spent, 'saved': checkpoints.told}
-  if resuming and hosts.is_main():
+  if place.record is not None and hosts.is_main():
     facts['earlier'] = metrics_file.read(workdir)
 
-  for index, p in enumerate(planned):
-    if index < place.stage:
-      continue
-    own = problems
-    if p.config.data.solutions:
-      own = archives.applied(p, problems, workdir)
-    if p.kind in preference_pairs.KINDS:
-      with hosts.zero_first():
-        name = preference_pairs.name_of(p.config[p.kind], p.config.data)
-        own = preference_pairs.of_earlier_stage(own, name)
+  for index, p in enumerate(planned[place.stage :], place.stage):
+    own = _problems_of(p, problems, workdir)
     stage = stages.build(p, parts._replace(problems=own))
     # Also after an error: a study goes on in this process.
     with contextlib.closing(stage):
@@ -203,17 +185,9 @@ def _stages(
       else:
         _restore_data(stage, place.record)
       journal = Journal(p, writer=writer, model=parts.model, **facts)
-      kept = rollout_files.RolloutFiles(
-        p.config.rollouts,
-        p.config.rl,
-        workdir,
-        problems,
-        parts.tokenizer,
-        place.total,
-        rewarding.second_opinion(p.config.rl, problems),
-        writer.histogram,
-        journal.check,
-      )
+      c, grade = p.config, rewarding.second_opinion(p.config.rl, problems)
+      given = c.rollouts, c.rl, workdir, problems, parts.tokenizer, place.total
+      given += grade, writer.histogram, journal.check
       state = loop.Loop(
         p,
         index,
@@ -221,7 +195,7 @@ def _stages(
         journal=journal,
         evaluator=evaluator,
         checkpoints=checkpoints,
-        rollouts=kept,
+        rollouts=rollout_files.RolloutFiles(*given),
         profile_dir=str(workdir / 'profile'),
         **told,
       ).run(state, place)
@@ -233,6 +207,36 @@ def _stages(
     place = loop.Place(index + 1, 0, int(state.step))
   writer.close()
   return state
+
+
+def _problems_of(p: staging.Planned, problems: Problems, workdir) -> Problems:
+  """Returns a stage's problems: with the solutions or the pairs of an earlier
+  stage, if it reads them.
+  """
+  if p.config.data.solutions:
+    problems = archives.applied(p, problems, workdir)
+  if p.kind in preference_pairs.KINDS:
+    with hosts.zero_first():
+      name = preference_pairs.name_of(p.config[p.kind], p.config.data)
+      problems = preference_pairs.of_earlier_stage(problems, name)
+  return problems
+
+
+def _begin(
+  config: Run, workdir: epath.Path, place: loop.Place, is_near: bool
+) -> metrics.Writer:
+  """Records the start, or the resumption; returns the writer of metrics."""
+  values, resuming = config.json_values(), place.record is not None
+  if resuming:
+    kind = ', of an emergency checkpoint' if is_near else ''
+    say(f'Resuming at step {place.total}{kind}.')
+  events.write_config(values, workdir, resuming)
+  events.note(workdir, 'start', step=place.total, reached=reached(workdir))
+  writer = _writer(values, config.track, workdir, place)
+  if resuming:
+    begun = metrics.Begun.of(place.record)
+    writer.warn_of_gap(place.total - begun.steps)
+  return writer
 
 
 def _writer(

@@ -195,3 +195,18 @@ def test_a_planner_compiles_these_to_the_end(monkeypatch):
   )
   assert planner._compiled(made, parts) is whole and planner.code
   assert 'largest' in said[0]
+
+
+def test_a_planner_compiles_a_phase_of_a_recipe_once(monkeypatch):
+  compiled, planner = [], object.__new__(Planner)
+  planner._found = {}
+  monkeypatch.setattr(
+    Planner,
+    '_compiled',
+    lambda self, phase, parts: compiled.append(parts) or {},
+  )
+  shape = types.SimpleNamespace(layers=2)
+  for config in (Run(), Run(), Run(seed=1)):
+    parts = types.SimpleNamespace(config=config, shape=shape)
+    planner._facts(phase()[0], parts)
+  assert [parts.config.seed for parts in compiled] == [0, 1]

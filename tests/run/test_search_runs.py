@@ -19,7 +19,7 @@ from jaxrl_reason.evals import loading
 from jaxrl_reason.planning import phases
 from jaxrl_reason.rollouts.gumbel_search import Search
 from jaxrl_reason.run import prepare, train
-from jaxrl_reason.run.rl import search_settings
+from jaxrl_reason.run.rl import generation_settings, search_settings
 
 pytest.importorskip('mctx')
 pytestmark = pytest.mark.one_device
@@ -196,7 +196,8 @@ def test_the_search_of_a_stage_has_its_settings():
   with pytest.raises(ValueError, match="rl.search.step_end: '12' is the text"):
     search_settings.search_of(run.rl, tokenizer)
   run = config_lib.read(recipe())
-  assert search_settings.search_of(run.rl, tokenizer) is None
+  given = run.rl, run.data, None, tokenizer
+  assert generation_settings.generation(*given).search is None
 
 
 @pytest.mark.slow

@@ -21,9 +21,9 @@ from jaxrl_reason.config.training import (
   Training,
 )
 from jaxrl_reason.models.adapters import frozen
-from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.shape_checks import PREFILL
 from jaxrl_reason.names import sized_choice
+from jaxrl_reason.rollouts import filters
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.checks import (
   data_checks,
@@ -134,7 +134,7 @@ def _check_stages(config: Run, shards: int) -> None:
       rules.refuse(mesh_checks.sampler_rules, config)
     if config.rl.propose:
       rules.refuse(proposal_settings.proposal_rules, config)
-    selection_checks.check(config.rl)
+    _check_selection(config.rl)
     adapted = bool(config.lora.rank or config.steering)
     if config.rl.roles:
       every = role_settings.losses_of(config)
@@ -146,6 +146,22 @@ def _check_stages(config: Run, shards: int) -> None:
       except ValueError as e:
         raise ValueError(f'{at}{e}') from e
     sized_choice('model.prefill', config.model.prefill, PREFILL)
+
+
+def _check_selection(c: RL) -> None:
+  """Refuses filters and rounds that drop everything, or have no effect."""
+  if c.filter != 'none' and filters.make(c.filter, c.filter_args):
+    rules.refuse(selection_checks.filter_rules, c)
+  if c.extra.groups or c.refill_rounds:
+    rules.refuse(selection_checks.round_rules, c)
+  if c.replay.rows or c.replay.capacity:
+    rules.refuse(selection_checks.replay_rules, c)
+  if c.hints.room:
+    rules.refuse(selection_checks.hint_rules, c)
+  if c.shaping != RL.shaping:
+    rules.refuse(selection_checks.shaping_rules, c)
+  if c.archive:
+    rules.refuse(selection_checks.archive_rules, c)
 
 
 def pattern_rules(patterns: Mapping[str, str], frozen_dtype: str) -> rules.Rows:
@@ -351,15 +367,15 @@ def expert_rules(
   )
 
 
-def position_rules(kind: str, c: Any, shape: Config) -> rules.Rows:
-  """Refuses padding to other lengths than in generation, if positions depend on
-  the length.
+def position_rules(sections: Mapping[str, Training]) -> rules.Rows:
+  """Refuses padding to other lengths than in generation, because the longrope
+  positions of a model depend on the length.
   """
-  longrope = any(r.kind == 'longrope' for r in shape.rope_tables)
-  return (
+  return tuple(
     (
-      longrope and c.padding not in ('whole', 'shared:1'),
+      c.padding not in ('whole', 'shared:1'),
       f'{kind}.padding={c.padding!r}: the longrope positions of this model '
       'depend on the length of rows; choose whole',
-    ),
+    )
+    for kind, c in sections.items()
   )

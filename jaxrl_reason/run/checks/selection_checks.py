@@ -14,26 +14,6 @@ PAST_ROWS = (
 )
 
 
-def check(c: RL) -> None:
-  """Refuses filters and rounds that drop everything, or have no effect.
-
-  Raises:
-    ValueError: names the key.
-  """
-  if c.filter != 'none' and filters.make(c.filter, c.filter_args):
-    rules.refuse(filter_rules, c)
-  if c.extra.groups or c.refill_rounds:
-    rules.refuse(round_rules, c)
-  if c.replay.rows or c.replay.capacity:
-    rules.refuse(replay_rules, c)
-  if c.hints.room:
-    rules.refuse(hint_rules, c)
-  if c.shaping != RL.shaping:
-    rules.refuse(shaping_rules, c)
-  if c.archive:
-    rules.refuse(archive_rules, c)
-
-
 def filter_rules(c: RL) -> rules.Rows:
   names, args, share = c.filter.split('+'), c.filter_args, c.league.share
   varied = {'dead_groups', 'spread'} & {*names}

@@ -37,8 +37,10 @@ def generation(c: RL, data: Data, model: Model, tokenizer) -> Generation:
     segments=c.cache_segments,
     routes=c.replay_routes,
     chunks=chunks_of(c, data),
-    tree=tree_of(c, tokenizer),
-    search=search_settings.search_of(c, tokenizer),
+    tree=tree_of(c, tokenizer) if c.tree.width else None,
+    search=search_settings.search_of(c, tokenizer)
+    if c.search.simulations
+    else None,
   )
 
 
@@ -51,8 +53,8 @@ def chunks_of(rl: RL, data: Data) -> Chunks | None:
   return None if whole else Chunks(c.tokens, c.carry)
 
 
-def tree_of(c: RL, tokenizer) -> Tree | None:
-  """Returns the forks of completions, or None without any.
+def tree_of(c: RL, tokenizer) -> Tree:
+  """Returns the forks of completions.
 
   Raises:
     ValueError: the end of a step is not one token, or ends a completion.
@@ -66,8 +68,7 @@ def tree_of(c: RL, tokenizer) -> Tree | None:
         f'{key}={t.step_end!r} ends a completion, so no row goes on after it; '
         'name another token'
       )
-  forks = tuple(t.columns), ends, tuple(t.turns), t.forks
-  return Tree(t.width, *forks) if t.width else None
+  return Tree(t.width, tuple(t.columns), ends, tuple(t.turns), t.forks)
 
 
 def sampling_of(c: RL, tokenizer) -> Sampling:

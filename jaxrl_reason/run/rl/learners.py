@@ -8,7 +8,7 @@ import optax
 from jaxrl_reason import losses
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import Run
-from jaxrl_reason.config.training import Critic, Preference, Supervised
+from jaxrl_reason.config.training import Preference, Supervised
 from jaxrl_reason.losses import aggregation
 from jaxrl_reason.run.rl import (
   generation_settings,
@@ -44,8 +44,7 @@ def learner(
       no part that counts problems.
     tokenizer: encodes the texts of `rl.verdict`.
   """
-  c, d = config[name], config.data
-  chunks = generation_settings.chunks_of(config.rl, d)
+  c = config[name]
   common = dict(
     model=model,
     micro_batches=c.micro_batches,
@@ -53,41 +52,76 @@ def learner(
     trainable=config.trained_paths,
     balance_coef=c.balance_coef,
   )
+  if name == 'rl':
+    return _rl(config, common, facts, tokenizer)
   if name == 'reward_model':
-    tx = optim.make(c.optimizer, c.steps)
-    return Learner(
-      objective=losses.resolve(SUPERVISED),
-      tx=optax.identity(),  # the policy is not trained
-      start=d.prompt_len,
-      critic=critics.Critic(
-        critics.STEPS if c.labels else critics.REWARD_MODEL,
-        *(model, None, tx, d.prompt_len),
-        trainable=config.trained_paths,
-      ),
-      **common,
-    )
-  if name != 'rl':
-    start = 1 if name == 'pretrain' else d.prompt_len
-    padded = packing.choose(c, start, f'{name}.padding')
-    objective = _supervised_objective(c)
-    # The distributions of a stored teacher are in the rows.
-    compares = 'teacher_kl' in objective.needs and c.loss != 'topk'
-    return Learner(
-      objective=objective,
-      tx=optim.make(c.optimizer, c.steps * c.minibatches),
-      start=start,
-      minibatches=c.minibatches,
-      starts_as_reference=True,
-      teacher=Teacher(model, REFERENCE) if compares else None,
-      packing=chunked.choose(chunks, d.prompt_len) if chunks else padded,
-      **common,
-    )
-  objective, weights = config.objective, c.reward_model.weights
+    return _reward_model(config, common)
+  return _supervised(config, name, common)
+
+
+def _reward_model(config: Run, common: dict) -> Learner:
+  c, start = config.reward_model, config.data.prompt_len
+  tx = optim.make(c.optimizer, c.steps)
+  return Learner(
+    objective=losses.resolve(SUPERVISED),
+    tx=optax.identity(),  # the policy is not trained
+    start=start,
+    critic=critics.Critic(
+      critics.STEPS if c.labels else critics.REWARD_MODEL,
+      *(common['model'], None, tx, start),
+      trainable=config.trained_paths,
+    ),
+    **common,
+  )
+
+
+def _supervised(config: Run, name: str, common: dict) -> Learner:
+  c, d = config[name], config.data
+  objective = _supervised_objective(c)
+  chunks = generation_settings.chunks_of(config.rl, d)
+  start = 1 if name == 'pretrain' else d.prompt_len
+  padded = packing.choose(c, start, f'{name}.padding')
+  # The distributions of a stored teacher are in the rows.
+  compares = 'teacher_kl' in objective.needs and c.loss != 'topk'
+  teacher = Teacher(common['model'], REFERENCE) if compares else None
+  return Learner(
+    objective=objective,
+    tx=optim.make(c.optimizer, c.steps * c.minibatches),
+    start=start,
+    minibatches=c.minibatches,
+    starts_as_reference=True,
+    teacher=teacher,
+    packing=chunked.choose(chunks, d.prompt_len) if chunks else padded,
+    **common,
+  )
+
+
+def _rl(
+  config: Run,
+  common: dict,
+  facts: problem_pool.Facts | None,
+  tokenizer: Any,
+) -> Learner:
+  c, d, model = config.rl, config.data, common['model']
+  trainable = config.trained_paths
+  objective, room = config.objective, config.prompt_columns
   tx = optim.make(c.optimizer, c.policy_updates)
   facts = problem_pool.unknown(0) if facts is None else facts
-  room = config.prompt_columns
   # A hint that is trained on needs log-probs too.
   start = d.prompt_len if c.hints.learn else room
+  teacher = reward_model = critic = None
+  if c.teacher.weights:
+    teacher = teachers.of(c.teacher, config.model, model)
+  if weights := c.reward_model.weights:
+    reward_model = reward_models.of(weights, config.model, model, trainable)
+  if output := critics.kind_of(objective.needs):
+    own = optim.make(c.critic.optimizer, c.updates)
+    given = model, objective, own, start, c.critic.warmup_updates, trainable
+    critic = critics.Critic(output, *given)
+  if chunks := generation_settings.chunks_of(c, d):
+    packed = chunked.choose(chunks, room, c.padding)
+  else:
+    packed = packing.choose(c, room)
   return Learner(
     objective=objective,
     roles=role_settings.objectives(c, d.completion_len) if c.roles else (),
@@ -97,25 +131,15 @@ def learner(
     minibatches=c.minibatches,
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
-    teacher=teachers.of(c.teacher, config.model, model)
-    if c.teacher.weights
-    else None,
-    reward_model=reward_models.of(
-      weights, config.model, model, config.trained_paths
-    )
-    if weights
-    else None,
-    packing=chunked.choose(chunks, room, c.padding)
-    if chunks
-    else packing.choose(c, room),
-    critic=_critic(
-      c.critic, model, objective, c.updates, start, config.trained_paths
-    ),
+    teacher=teacher,
+    reward_model=reward_model,
+    packing=packed,
+    critic=critic,
     part_names=run_turns.part_names(c),
     reprompted=bool(c.second_try),
     waits=c.waiting > 0,
     chain=part_chain.make(
-      c, d, config.rollouts, config.trained_paths, tx, facts, model, tokenizer
+      c, d, config.rollouts, trainable, tx, facts, model, tokenizer
     ),
     **common,
   )
@@ -134,21 +158,3 @@ def _supervised_objective(c: Supervised | Preference) -> losses.Objective:
   policy = losses.PREFERENCES[c.loss](beta=c.beta, **numbers)
   mean = aggregation.RowMean(count_empty=True)
   return dataclasses.replace(plain, policy=policy, aggregation=mean)
-
-
-def _critic(
-  c: Critic, model: Model, objective, updates: int, start: int, trainable: str
-) -> critics.Critic | None:
-  """Builds the critic that the loss needs, or returns None."""
-  output = critics.kind_of(objective.needs)
-  if output is None:
-    return None
-  return critics.Critic(
-    output,
-    model,
-    objective,
-    optim.make(c.optimizer, updates),
-    start,
-    c.warmup_updates,
-    trainable,
-  )

@@ -30,11 +30,7 @@ LIKELIHOODS = tuple(
 
 
 def check_keys(c: RL) -> None:
-  """Refuses `rl.rewards` without a reward, or with wrong keys.
-
-  Raises:
-    ValueError: names the key.
-  """
+  """Refuses `rl.rewards` without a reward, or with wrong keys."""
   rules.refuse(reward_rules, c)
   for name, part in c.rewards.items():
     key, example = f'rl.rewards.{name}', "dict(reward='task', weight=1.0)"

@@ -10,16 +10,14 @@ from jaxrl_reason.rollouts.gumbel_search import LEAVES, Search, library
 IMITATES = {'policy': 'log_likelihood', 'advantage': 'positives'}
 
 
-def search_of(c: RL, tokenizer) -> Search | None:
-  """Returns the search for the steps of completions, or None without any.
+def search_of(c: RL, tokenizer) -> Search:
+  """Returns the search for the steps of completions.
 
   Raises:
     ImportError: mctx is not installed.
     ValueError: the end of a step is not one token.
   """
   s, ends = c.search, ()
-  if not s.simulations:
-    return None
   library()
   if s.step_end:
     ends = step_labels.separator_ids(

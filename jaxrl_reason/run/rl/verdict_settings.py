@@ -31,11 +31,6 @@ NOT_REPLACED = tuple(
 )
 
 
-def is_on(objective: losses.Objective) -> bool:
-  """Returns whether the loss trains on verdict tokens."""
-  return objective.likelihood_on(VERDICT)
-
-
 def part(c: RL, d: Data, model: Model, tokenizer: Any) -> Verdicts:
   """Builds the part that adds questions to rows.
 
@@ -225,7 +220,7 @@ def verdict_rules(c: RL, d: Data, objective: losses.Objective) -> rules.Rows:
   """Refuses texts that nothing reads, and settings without rows to ask
   about.
   """
-  on, asks = is_on(objective), questions(c)
+  on, asks = objective.likelihood_on(VERDICT), questions(c)
   if not on and not asks:
     key, value, default = next(changed(c.verdict, VerdictText()), 3 * ('',))
     unread = (
