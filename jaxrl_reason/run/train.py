@@ -164,7 +164,8 @@ def _stages(
     place = restore(planned, checkpoints, parts)
   logs.begin()
   near = checkpoints.near and checkpoints.near.restored
-  writer = _begin(config, workdir, place, bool(near))
+  values = config.json_values()
+  writer = _begin(values, config.track, workdir, place, bool(near))
   spent.lose(*writer.lost)
   evaluator = Evaluator(parts, workdir)
   state, facts = place.state, {'compiled': compiled, 'started': started}
@@ -223,16 +224,16 @@ def _problems_of(p: staging.Planned, problems: Problems, workdir) -> Problems:
 
 
 def _begin(
-  config: Run, workdir: epath.Path, place: loop.Place, is_near: bool
+  values: dict, track: str, workdir, place: loop.Place, is_near: bool
 ) -> metrics.Writer:
   """Records the start, or the resumption; returns the writer of metrics."""
-  values, resuming = config.json_values(), place.record is not None
+  resuming = place.record is not None
   if resuming:
     kind = ', of an emergency checkpoint' if is_near else ''
     say(f'Resuming at step {place.total}{kind}.')
   events.write_config(values, workdir, resuming)
   events.note(workdir, 'start', step=place.total, reached=reached(workdir))
-  writer = _writer(values, config.track, workdir, place)
+  writer = _writer(values, track, workdir, place)
   if resuming:
     begun = metrics.Begun.of(place.record)
     writer.warn_of_gap(place.total - begun.steps)

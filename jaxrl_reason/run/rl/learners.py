@@ -8,7 +8,12 @@ import optax
 from jaxrl_reason import losses
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import Run
-from jaxrl_reason.config.training import Preference, Supervised
+from jaxrl_reason.config.training import (
+  Preference,
+  RewardModel,
+  Supervised,
+  Training,
+)
 from jaxrl_reason.losses import aggregation
 from jaxrl_reason.run.rl import (
   generation_settings,
@@ -55,12 +60,12 @@ def learner(
   if name == 'rl':
     return _rl(config, common, facts, tokenizer)
   if name == 'reward_model':
-    return _reward_model(config, common)
-  return _supervised(config, name, common)
+    return _reward_model(c, config.data.prompt_len, common)
+  chunks = generation_settings.chunks_of(config.rl, config.data)
+  return _supervised(c, name, config.data.prompt_len, chunks, common)
 
 
-def _reward_model(config: Run, common: dict) -> Learner:
-  c, start = config.reward_model, config.data.prompt_len
+def _reward_model(c: RewardModel, start: int, common: dict) -> Learner:
   tx = optim.make(c.optimizer, c.steps)
   return Learner(
     objective=losses.resolve(SUPERVISED),
@@ -69,17 +74,17 @@ def _reward_model(config: Run, common: dict) -> Learner:
     critic=critics.Critic(
       critics.STEPS if c.labels else critics.REWARD_MODEL,
       *(common['model'], None, tx, start),
-      trainable=config.trained_paths,
+      trainable=common['trainable'],
     ),
     **common,
   )
 
 
-def _supervised(config: Run, name: str, common: dict) -> Learner:
-  c, d = config[name], config.data
+def _supervised(
+  c: Training, name: str, prompt_len: int, chunks, common: dict
+) -> Learner:
   objective = _supervised_objective(c)
-  chunks = generation_settings.chunks_of(config.rl, d)
-  start = 1 if name == 'pretrain' else d.prompt_len
+  start = 1 if name == 'pretrain' else prompt_len
   padded = packing.choose(c, start, f'{name}.padding')
   # The distributions of a stored teacher are in the rows.
   compares = 'teacher_kl' in objective.needs and c.loss != 'topk'
@@ -91,7 +96,7 @@ def _supervised(config: Run, name: str, common: dict) -> Learner:
     minibatches=c.minibatches,
     starts_as_reference=True,
     teacher=teacher,
-    packing=chunked.choose(chunks, d.prompt_len) if chunks else padded,
+    packing=chunked.choose(chunks, prompt_len) if chunks else padded,
     **common,
   )
 
