@@ -161,8 +161,7 @@ class Model:
     gapped: converts the cache of `prefill` to one whose rows may have gaps, for
       several turns. None, as for `extend` and `fork`: no turns.
     hidden_routed: None for a model without experts.
-    sampled_routes: returns the experts used, int: by the prompts' tokens
-      [B,P,L,k], and by the tokens decoded last [S,L,k].
+    sampled_routes: experts of prompts [B,P,L,k] and of last tokens [S,L,k].
     hidden_shared: None if the model cannot share the computation of prompts.
     hidden_after: (params, tokens, valid, layer) -> [N,T,D]; None: no layers.
     adapters_off: removes the adapters from weights; None: there are none.
@@ -183,6 +182,7 @@ class Model:
   hidden_routed: RoutedHiddenFn | None = None
   hidden_shared: SharedHiddenFn | None = None
   hidden_after: Callable[..., jax.Array] | None = None
+  decode_after: Callable[..., tuple] | None = None  # with states of layers
   sampled_routes: Callable[[Cache], tuple[jax.Array, jax.Array]] | None = None
   adapters_off: Callable[[Params], Params] | None = None
   sums: Any = None  # `logits.Sums` over the vocabulary; None: the default

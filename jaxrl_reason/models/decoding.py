@@ -5,7 +5,6 @@ unrolled, or in loops over those that repeat (`stretches`), and updates the
 cache in place.
 """
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -17,9 +16,7 @@ from jaxrl_reason.models import (
   blocks,
   cache_layout,
   mixed_layers,
-  spec,
   stretches,
-  weights,
 )
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.config import Config
@@ -28,7 +25,6 @@ from jaxrl_reason.models.parts import (
   cached,
   cached_cudnn,
   delta,
-  exact_layers,
   indexer,
   kernel_choice,
   latent,
@@ -36,57 +32,6 @@ from jaxrl_reason.models.parts import (
   moe,
   residuals,
 )
-
-
-def decode_params(c: Config, specs: Any, params: Any, steer=None) -> Any:
-  """Converts weights for decoding: cast and gathered once per generation, not
-  once per token, with one tree per entry (`stretches`). Norms, and weights that
-  are added to scores, stay float32, as in training.
-
-  Args:
-    specs: of the parameters.
-    steer: [L,D], steering vectors (`adapters.steering`), or None.
-  """
-
-  def read(path, x, s):
-    if c.numerics == 'exact':
-      return _split(path, x, s)
-    return x if path.endswith(weights.EXACT) else layers.cast(x, c.dtype)
-
-  if c.numerics == 'exact' and c.tied:
-    params = params | {'head': params['embed'].T}
-    tied = specs['embed']
-    tied = dataclasses.replace(
-      tied, shape=tied.shape[::-1], axes=tied.axes[::-1]
-    )
-    specs = specs | {'head': tied}
-  cast = trees.map_with_path(read, params, specs, is_leaf=layers.is_weight)
-  cast = sharding.constrain(cast, specs, sharding.DECODE_RULES)
-  if c.numerics != 'exact':
-    cast = trees.map_with_path(_matrix, cast, specs, is_leaf=layers.is_weight)
-  if steer is not None:
-    cast['layers'] = cast['layers'] | {'steer': steer}
-  entries = [stretches.take(c, cast, at) for at in stretches.entries(c)]
-  ends = {k: v for k, v in cast.items() if k not in c.stacks}
-  return ends | {'layers': entries}
-
-
-def _split(path: str, x: layers.Weight, s: spec.Spec) -> Any:
-  """Splits a projection into digits (`parts.exact_layers`)."""
-  name = path.rpartition('/')[2]
-  inputs = weights.N_INPUTS.get(name, name in ('router', 'part', 'head'))
-  return exact_layers.for_decoding(x, name, spec.n_stacked(s), inputs)
-
-
-def _matrix(path: str, w: layers.Weight, s: spec.Spec) -> layers.Weight:
-  """Reshapes an output projection [...,heads,H,D] to [...,heads*H,D], the form
-  in which a layer reads it. In a loop over layers the TPU compiler copies a
-  layer's projection in another form at every token.
-  """
-  if path.rpartition('/')[2] != 'o':
-    return w
-  n = spec.n_stacked(s)
-  return w.reshape(*s.shape[:n], -1, s.shape[-1])
 
 
 def _prompts(params: Any, c: Config, tokens, valid, max_tokens: int):
@@ -261,7 +206,9 @@ def prefill(
   )
 
 
-def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
+def _walk(
+  c: Config, params: Any, tokens, cache, positions, t, column, masks, after=()
+):
   """Runs the layers on tokens [S,...] at positions [S,...], and writes their
   keys to the cache's columns from `column` on.
 
@@ -269,9 +216,11 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
     t: int [] or as tokens, indices in their completions; -1: no token.
     column: int [], or int [S,O], a column per token.
     masks: by window, as in `cached.attend`.
+    after: numbers of layers, from 0.
 
   Returns:
-    (hidden [S,...,D], cache, experts used [S,...,L,k] or None).
+    (hidden [S,...,D], cache, experts used [S,...,L,k] or None, the states
+    [S,...,D] after the layers of `after`).
   """
   tables = blocks.rotary(c, positions, cache.max_tokens)
   # At index NOPE, the last. A rotation may change the order of features.
@@ -321,24 +270,42 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
     x, (kept, used) = blocks.block(x, p, c, angles, attend, *others)
     return x, (kept, used and used['routes'])
 
-  x, own, routes = stretches.through(
-    layer, x, cache.layers, params['layers'], cache.prompt, cache.own
+  both, own, routes = stretches.through(
+    stretches.with_states(layer, cache.layers),
+    (x, {number: jnp.zeros_like(x) for number in after}),
+    *(cache.layers, params['layers'], cache.prompt, cache.own),
   )
-  x = residuals.joined(x, params, c) if c.streams else x
+  if c.streams:
+    both = jax.tree.map(lambda x: residuals.joined(x, params, c), both)
+  x, states = both
   cache, used = cache.replace(own=own), None
   if cache.routes is not None:
     used = stretches.in_order(cache.layers, routes, tokens.ndim)
     used = used.astype(cache.routes[1].dtype)
-  return layers.norm(x, params, 'final_norm', c), cache, used
+  return layers.norm(x, params, 'final_norm', c), cache, used, states
 
 
 def decode(
   c: Config, params: Any, tokens, cache: cache_lib.Cache, t, step=None
 ):
+  """Computes (hidden [S,D], cache) of `decode_after`, without layers."""
+  return decode_after(c, params, (), tokens, cache, t, step)[:2]
+
+
+def decode_after(
+  c: Config,
+  params: Any,
+  numbers: tuple[int, ...],
+  tokens,
+  cache: cache_lib.Cache,
+  t,
+  step=None,
+):
   """Decodes one token per row: the t-th of its completion.
 
   Args:
     params: from `decode_params`.
+    numbers: of layers; negative numbers count from the last one.
     tokens: int [S], the tokens at completion index t.
     cache: contains the tokens up to index t - 1.
     t: int [] or [S]; in a gapped cache [S], with -1 for rows that wait.
@@ -347,7 +314,8 @@ def decode(
       row's token.
 
   Returns:
-    (hidden [S,D], cache with the new keys).
+    (hidden [S,D], cache with the new keys, the states [S,D] after each layer of
+    `numbers`, as of `blocks.hidden_after`).
   """
   if step is None:
     step = t if cache.at is None else t[:, None]
@@ -356,12 +324,13 @@ def decode(
   else:
     cache, positions, masks = cache_lib.place(cache, t[:, None], step)
     positions = positions[:, 0]
-  hidden, cache, used = _walk(
-    c, params, tokens, cache, positions, t, step, masks
+  after = [number % c.layers for number in numbers]
+  hidden, cache, used, states = _walk(
+    c, params, tokens, cache, positions, t, step, masks, after
   )
   if used is not None:
     cache = cache.replace(routes=(cache.routes[0], used))
-  return hidden, cache
+  return hidden, cache, [states[number] for number in after]
 
 
 def extend(c: Config, params: Any, tokens, cache: cache_lib.Cache, t, column):
@@ -381,7 +350,7 @@ def extend(c: Config, params: Any, tokens, cache: cache_lib.Cache, t, column):
   """
   column = t if column is None else column
   cache, positions, masks = cache_lib.place(cache, t, column)
-  hidden, cache, used = _walk(
+  hidden, cache, used, _ = _walk(
     c, params, tokens, cache, positions, t, column, masks
   )
   last = jnp.argmax(t, axis=1)

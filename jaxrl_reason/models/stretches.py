@@ -106,6 +106,23 @@ def through(layer: Callable, x: jax.Array, where, *entries):
   return x, tuple(own), routes
 
 
+def with_states(layer: Callable, where) -> Callable:
+  """Returns the `layer` of `through` for (x, states) in place of x. The keys of
+  states are numbers of layers, and their values become x after that layer.
+  """
+
+  def of_both(both, i: int, p, prompt, own, at=None):
+    x, states = both
+    x, rest = layer(x, i, p, prompt, own, at)
+    numbers, new = where[i], dict(states)
+    for number in states.keys() & {*numbers}:
+      is_it = at is None or numbers.index(number) == at
+      new[number] = jnp.where(is_it, x, states[number])
+    return (x, new), rest
+
+  return of_both
+
+
 def _loop(layer: Callable, x: jax.Array, first: int, n: int, *entries):
   """Runs `through` over the n periods of the stretch that begins at entry
   `first`.

@@ -8,7 +8,7 @@ a config. The layers are in `blocks`, generation in `decoding`.
 import functools
 
 from jaxrl_reason.base import Model
-from jaxrl_reason.models import blocks, decoding, shared
+from jaxrl_reason.models import blocks, decoding, decoding_weights, shared
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.flops import flops_per_token
@@ -23,13 +23,14 @@ def build(c: Config) -> Model:
     specs=tree,
     hidden=functools.partial(blocks.hidden, c),
     unembed=functools.partial(blocks.unembed, c),
-    decode_params=functools.partial(decoding.decode_params, c, tree),
+    decode_params=functools.partial(decoding_weights.decode_params, c, tree),
     prefill=functools.partial(decoding.prefill, c),
     decode=functools.partial(decoding.decode, c),
     flops_per_token=functools.partial(flops_per_token, c),
     hidden_routed=routed if c.experts else None,
     hidden_shared=functools.partial(shared.hidden, c),
     hidden_after=functools.partial(blocks.hidden_after, c),
+    decode_after=functools.partial(decoding.decode_after, c),
     grow=cache_lib.grow,
     renew=cache_lib.renew,
     gapped=cache_lib.gapped,

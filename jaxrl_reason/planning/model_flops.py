@@ -58,7 +58,7 @@ class Costs:
 
     Args:
       names: of the views.
-      hidden: share of the layers up to the one whose states are read.
+      hidden: share of the layers in a pass to hidden states; 0: there is none.
       judges: a `judging.Judge` for each question of the rewards 'verdict'.
     """
     rows, t = self.groups * self.samples, self.length
@@ -83,8 +83,10 @@ class Costs:
     """Counts the FLOPs of the probe, and of the policy's verdicts before the
     update.
     """
-    states = hidden * self.forward(self.rows, 0, length=self.length)
-    probed = hidden_settings.probe_passes(c) * states
+    rows, t = hidden_settings.probe_passes(c) * self.rows, self.length
+    if c.views.hidden.token == 'prompt_last' and not rows:
+      rows, t = self.groups, self.prompt_len
+    probed = hidden * self.forward(rows, 0, length=t)
     return probed + bool(self.added) * self.forward(self.rows, 1)
 
   def sample(self) -> float:

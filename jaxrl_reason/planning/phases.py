@@ -29,7 +29,12 @@ from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.run import stages, states, supervised_data
 from jaxrl_reason.run.prepare import Prepared
-from jaxrl_reason.run.rl import problem_pool, programs, verdict_settings
+from jaxrl_reason.run.rl import (
+  hidden_settings,
+  problem_pool,
+  programs,
+  verdict_settings,
+)
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.run.rl.generation_settings import generation, sampling_of
 from jaxrl_reason.update.learner import Learner
@@ -291,6 +296,7 @@ def _fused(parts: Prepared) -> Phase:
   scored, passes = passes_of(learner)
   names = device.reads(c.rewards, parts.problems.kernel)
   share = _hidden_share(parts)
+  read = 0.0 if hidden_settings.without_pass(c) else share
   one = costs.forward(costs.rows, costs.new + costs.added)
   judges = verdict_settings.judges(
     c, learner, parts.tokenizer, d.completion_len
@@ -316,7 +322,7 @@ def _fused(parts: Prepared) -> Phase:
     1 / k,
     _token_trips(dataclasses.replace(gen, turns=_env(parts, turns.of))),
     costs.sample()
-    + costs.views(names, share, learner, judges.values())
+    + costs.views(names, read, learner, judges.values())
     + (scored + passes) * one
     + sum(costs.teacher(learner))
     + costs.parts(c, share),

@@ -188,7 +188,7 @@ def _room(hbm: float, parts: Prepared) -> tuple[float, float]:
 
 
 def _gathered(parts: Prepared) -> int:
-  """Counts the bytes of a device that `decoding.decode_params` adds: weights
+  """Counts the bytes of a device that `decode_params` adds: weights
   that it casts or gathers. It does neither with experts in the compute dtype,
   and does not cast int8 weights.
   """

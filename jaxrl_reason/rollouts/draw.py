@@ -16,6 +16,7 @@ from jaxrl_reason import logits as logits_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.rollouts.forcing import Forcing
+from jaxrl_reason.rollouts.hidden_states import HiddenStates
 
 NONE = -1  # no token sampled
 BLANK = {'tokens': NONE}  # the fill value of arrays; 0 for all others
@@ -54,6 +55,7 @@ class Draw:
   version: jax.Array | None = None
   # i32 [N], tokens of each completion that its prompt has already; None: none.
   first: jax.Array | None = None
+  states: HiddenStates | None = None  # to read of the decoded tokens
 
   @classmethod
   def make(cls, model: Model, weights, key, ids, sampling, *rest) -> 'Draw':

@@ -29,6 +29,7 @@ from jaxrl_reason.rollouts import group_arrays, gumbel_search, sampler
 from jaxrl_reason.rollouts import league as league_lib
 from jaxrl_reason.rollouts import tree as tree_lib
 from jaxrl_reason.rollouts import turns as turns_lib
+from jaxrl_reason.rollouts.hidden_states import HIDDEN, HiddenStates
 from jaxrl_reason.rollouts.views import Views
 
 # Fields of a Generation that the sampler takes under the same name.
@@ -52,6 +53,8 @@ class Generation:
     tree: forks of completions; None for samples that share no tokens.
     by_role: each player of a game has adapters of its own.
     search: the search that chooses the steps of completions; None for samples.
+    hidden: hidden states to add to the views, f32 [N,D]; None: none. Only with
+      a slot for every row, without turns, chunks, tree, search and demos.
   """
 
   model: Model
@@ -66,6 +69,7 @@ class Generation:
   tree: tree_lib.Tree | None = None
   by_role: bool = False
   search: gumbel_search.Search | None = None
+  hidden: HiddenStates | None = None
 
   def metrics(self, rollout: Rollout) -> Metrics:
     """Summarises what the rows of a rollout share, and how long they wait."""
@@ -114,8 +118,20 @@ def complete(
   elif gen.tree is not None:
     out = _in_tree(gen, params, given, row_ids, how)
   else:
-    out = sampler.generate(gen.model, params, *given, row_ids=row_ids, **how)
+    out = _whole(gen, params, prompts, given, row_ids, how)
   return with_demos(out, prompts, gen.demos) if gen.demos else out
+
+
+def _whole(gen, params, prompts: Prompts, given, row_ids, how) -> Rollout:
+  """Samples completions in one piece, with their hidden states."""
+  states = gen.hidden
+  of_prompts = states is not None and states.token == 'prompt_last'
+  how['states'] = None if of_prompts else states
+  out = sampler.generate(gen.model, params, *given, row_ids=row_ids, **how)
+  if not of_prompts:
+    return out
+  views = {HIDDEN: states.of_prompts(params, prompts, len(out.tokens))}
+  return out.replace(views=views)
 
 
 def _episodes(gen, params, prompts: Prompts, given, row_ids, how) -> Rollout:
@@ -164,7 +180,7 @@ def greedy(
   stop: jax.Array,
 ) -> Rollout:
   """Generates the greedy completion of each prompt, the baseline of ReMax."""
-  one = dataclasses.replace(gen, n_samples=1, demos=0, tree=None)
+  one = dataclasses.replace(gen, n_samples=1, demos=0, tree=None, hidden=None)
   zero = jnp.float32(0)
   settings = sampling.replace(temperature=zero, filters=None, by_problem=None)
   return complete(one, params, prompts, root, step, settings, stop)
@@ -271,9 +287,9 @@ class FusedSource:
     noise = root, step, 'views'
     seen = self._see(params, control, prompts, rollout, noise)
     reward = self._rewarded(control, prompts, seen)
-    if self.views is not None and self.views.kept:
+    if self.views is not None and (self.views.kept or self.gen.hidden):
       kept = {name: seen.views[name] for name in self.views.kept}
-      rollout = rollout.replace(views=kept)
+      rollout = rollout.replace(views=kept or None)
     found = Trajectories(prompts, rollout, reward)
     if metrics:
       account = group_arrays.account(found).replace(metrics=metrics)

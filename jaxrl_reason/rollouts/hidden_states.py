@@ -1,8 +1,11 @@
 """Hidden states of rollouts after chosen layers, by name of the tokens.
 
-For each chosen layer one more forward pass computes them, over the layers up to
-it, in the micro-batches of the update. So a state [N,T,D] exists for one
-micro-batch at a time, and no array has an axis of layers.
+The sampler reads them while it decodes: each decode step computes the states of
+its tokens, and each row keeps its latest state, or a sum (`sampler.generate`).
+For other rows (episodes, demonstrations) one more forward pass over the layers
+up to a chosen layer computes them, in the micro-batches of the update. So a
+state [N,T,D] exists for one micro-batch at a time, and no array has an axis of
+layers.
 """
 
 import dataclasses
@@ -12,7 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason.base import Batch, Model, Rows
+from jaxrl_reason import sharding
+from jaxrl_reason.base import Batch, Model, Prompts, Rows
 
 HIDDEN = 'hidden'  # their name in `Rollout.views`
 
@@ -93,6 +97,36 @@ class HiddenStates:
       mask: bool [N,T], sampled tokens.
     """
     return self.along(params, rows, mask, None)[0]
+
+  def of_prompts(self, params, prompts: Prompts, n: int) -> jax.Array:
+    """Returns the states f32 [n,D] of the prompts' last tokens, for n rows."""
+    rows = Rows(prompts.tokens, prompts.valid)
+    of_last = dataclasses.replace(self, token='last')
+    return batch_lib.per_row(of_last(params, rows, rows.valid), n)
+
+  def begin(self, n: int, width: int) -> jax.Array:
+    """Returns the states [n,D] of rows without a decoded token."""
+    return sharding.rows(jnp.zeros((n, len(self.layers) * width)))
+
+  def with_token(self, states: jax.Array, new, there: jax.Array) -> jax.Array:
+    """Adds the states of one more token of each row to states [N,D].
+
+    Args:
+      new: [N,D] after each layer; there: bool [N], the row has the token.
+    """
+    new = jnp.concatenate(new, axis=1).astype(jnp.float32)
+    old = states if self.token == 'mean' else 0
+    return jnp.where(there[:, None], old + new, states)
+
+  def ended(self, states: jax.Array, sampled: jax.Array) -> jax.Array:
+    """Returns the states f32 [N,D] of rows whose tokens were all decoded.
+
+    Args:
+      sampled: bool [N,C].
+    """
+    if self.token != 'mean':
+      return states
+    return states / jnp.maximum(sampled.sum(axis=1, keepdims=True), 1)
 
   def along(
     self, params, rows: Rows | Batch, mask: jax.Array, direction

@@ -36,6 +36,7 @@ from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rollouts.draw import BLANK, NONE, Draw, Past
 from jaxrl_reason.rollouts.forcing import Forcing
+from jaxrl_reason.rollouts.hidden_states import HIDDEN, HiddenStates
 
 
 @struct.dataclass
@@ -55,6 +56,8 @@ class Slots:
   # int [S], tokens of a completion that the cache has beside its prompt; None:
   # all are the row's own (`rollouts.tree`).
   shared: jax.Array | None = None
+  # f32 [N,D], of `Draw.states`; None: nothing reads hidden states.
+  states: jax.Array | None = None
 
 
 def _rows(slots: Slots) -> Callable:
@@ -95,10 +98,7 @@ def _tell(on_token: Callable, t, token, over) -> None:
 
 def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
   """Decodes the slots' tokens and samples the next tokens."""
-  own = slots.t if slots.shared is None else slots.t - slots.shared
-  hidden, cache = draw.model.decode(
-    draw.weights, slots.token, slots.cache, own, slots.step
-  )
+  hidden, cache, states = _decoded(draw, slots)
   step, t = slots.step + 1, slots.t + 1
   given = hidden, _rows(slots), t, slots.past, slots.over
   new, past, ends = draw.next(*given)
@@ -114,9 +114,20 @@ def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
     out[name] = _write(out[name], x, slots, t)
   full = t + 1 == out['tokens'].shape[1]
   over = slots.over | ends | full
-  return slots.replace(
-    step=step, t=t, token=token, over=over, cache=cache, out=out, past=past
-  )
+  new = dict(cache=cache, out=out, past=past, states=states)
+  return slots.replace(step=step, t=t, token=token, over=over, **new)
+
+
+def _decoded(draw: Draw, slots: Slots) -> tuple:
+  """Decodes the slots' tokens: (hidden [S,D], cache, `Slots.states`)."""
+  own = slots.t if slots.shared is None else slots.t - slots.shared
+  given = slots.token, slots.cache, own, slots.step
+  if slots.states is None:
+    return *draw.model.decode(draw.weights, *given), None
+  layers = draw.states.layers
+  *new, each = draw.model.decode_after(draw.weights, layers, *given)
+  token = jax.lax.dynamic_index_in_dim(slots.out['tokens'], slots.t, 1, False)
+  return *new, draw.states.with_token(slots.states, each, token != NONE)
 
 
 def _refill(draw: Draw, slots: Slots) -> Slots:
@@ -290,6 +301,7 @@ def to_rollout(draw: Draw, slots: Slots, g: int, version: jax.Array) -> Rollout:
     turn=drawn.astype(jnp.int32),
     node=nodes(drawn, g),
     routes=routes,
+    views=draw.states and {HIDDEN: draw.states.ended(slots.states, drawn)},
   )
 
 
@@ -313,6 +325,7 @@ def generate(
   version: jax.Array | int = 0,
   on_token: Callable | None = None,
   forcing: Forcing | None = None,
+  states: HiddenStates | None = None,
 ) -> Rollout:
   """Samples n_samples completions of every prompt.
 
@@ -341,6 +354,8 @@ def generate(
       had ended before. On one device, and only with a slot for every row.
     forcing: forced tokens. Only with a slot for every row, as an automaton of
       `sampling`.
+    states: hidden states to return among the views, f32 [N,D]. Only with a slot
+      for every row and a number of segments.
 
   Returns:
     Rollout of B*G rows. The stop token is part of a completion; later tokens
@@ -349,12 +364,14 @@ def generate(
   (b, _), g, c = prompts.shape, n_samples, max_new
   n_slots = min(slots or g, g)
   alone = dict(on_token=on_token, forcing=forcing)
-  alone |= dict(automaton=sampling.automaton)
+  alone |= dict(automaton=sampling.automaton, states=states)
   name = next((name for name, x in alone.items() if x is not None), None)
   if n_slots < g and name:
     raise ValueError(f'{name} needs a slot for every row, not {slots} of {g}')
   ids = jnp.arange(b * g) if row_ids is None else row_ids
-  told = policy_logp, entropy, forcing
+  if states is not None and not segments:
+    raise ValueError('hidden states need segments, not 0')
+  told = policy_logp, entropy, forcing, None, None, states
   weights = model.decode_params(params)
   draw = Draw.make(model, weights, key, ids, sampling, stop, *told)
   loops = trips(c, segments, g, n_slots)
@@ -364,6 +381,8 @@ def generate(
   state = begin(draw, hidden, cache, used, (prompts, valid), (b, g, c))
   if n_slots < g:
     state = shared(state, b, n_slots)
+  if states is not None:
+    state = state.replace(states=states.begin(b * g, hidden.shape[-1]))
   if on_token is not None:
     _tell(on_token, state.t, state.token, jnp.zeros_like(state.over))
   state = loop(draw, on_token, loops[0][1], state)
@@ -375,4 +394,6 @@ def generate(
     last = if_unfinished(draw, on_token, loops[1:], state)
     # Of the cache, only the routes of prompts are read, and loops keep them.
     state = last.replace(cache=state.cache)
+  if states is not None:  # the last tokens of the longest rows
+    state = state.replace(states=_decoded(draw, state)[-1])
   return to_rollout(draw, state, g, version)

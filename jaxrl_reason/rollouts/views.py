@@ -95,7 +95,7 @@ class Views:
       answer find the marker.
     reward: function of (weights of the reward model, policy's weights, rows)
       to rewards [N]; None: there is no reward model.
-    hidden: computes hidden states; None: no reward reads them.
+    hidden: computes hidden states; None: no reward reads them, nor the probe.
     verdict: judges by question.
     asks_teacher: whether the weights are the teacher's, not the policy's.
     trains_reference: whether the loss trains on the reference answer.
@@ -139,9 +139,11 @@ class Views:
     if VERDICT in self.names:
       judge = control[TEACHER] if self.asks_teacher else params
       out[VERDICT] = self._verdicts(judge, prompts, rollout)
-    if HIDDEN in self.names:
-      rows = batch_lib.rows_of(prompts, rollout)
-      states = self.hidden(params, rows, batch_lib.sampled_of(rows, rollout))
+    if self.hidden is not None:
+      states = (rollout.views or {}).get(HIDDEN)  # of the sampler
+      if states is None:
+        rows = batch_lib.rows_of(prompts, rollout)
+        states = self.hidden(params, rows, batch_lib.sampled_of(rows, rollout))
       b, d = prompts.tokens.shape[0], states.shape[1]
       out[HIDDEN] = states.reshape(b, n // b, d)
     if set(TOKEN_VIEWS) & set(self.names):

@@ -255,7 +255,7 @@ def fused_source(
     views = verdict_settings.with_judge(views, rl, learn, tokenizer, room)
     if learn.objective.likelihood_on(REFERENCE):
       views = dataclasses.replace(views, trains_reference=True)
-    if HIDDEN in names:
+    if HIDDEN in names or gen.hidden is not None:
       states = hidden_settings.states(rl, learn.model)
       views = dataclasses.replace(views, hidden=states)
   kinds = sources.kinds_of_rounds(rl)

@@ -139,27 +139,43 @@ def test_a_prompt_of_the_teacher_is_counted():
   assert more == pytest.approx(body(c, 57 + 17) - body(c, 37), rel=1e-6)
 
 
+FAR = dict(rl__rewards={'far': {'reward': 'novelty_volume'}})
+PROBE = dict(rl__probe__rate=1.0)
+OFF_POLICY = dict(rl__staleness=1, rl__loss__policy='ppo_clip')
+OFF_POLICY |= dict(rl__old_logp='sampler')
+
+
 @pytest.mark.parametrize(
-  'own, passes',
-  [({}, 1), ({'rl__refill_rounds': 1, 'rl__filter': 'dead_groups'}, 3)],
+  'read, own, passes',
+  [
+    (FAR | PROBE, {}, 0),
+    (FAR | PROBE, dict(rl__refill_rounds=1, rl__filter='dead_groups'), 1),
+    (FAR | PROBE, dict(rl__slots=1), 1),
+    (FAR | PROBE, dict(rl__slots=1) | OFF_POLICY, 2),
+    (FAR, dict(rl__slots=1), 1),
+    (PROBE, {}, 0),
+  ],
 )
-def test_passes_to_hidden_states_are_counted(alone, own, passes):
-  """A reward and the probe share a pass, unless a step has several rounds; then
-  the reward has one in each. No pass has logits.
+def test_passes_to_hidden_states_are_counted(alone, read, own, passes):
+  """The sampler reads the states without a pass, unless it decodes fewer slots
+  than rows. Rows of several rounds or of an earlier policy have a pass for the
+  probe. No pass has logits.
   """
-  read = dict(rl__rewards={'far': {'reward': 'novelty_volume'}})
-  read |= dict(rl__probe__rate=1.0) | own
 
   def flops(**more):
     return planned(rl__algorithm='reinforce', **more)['step'].flops
 
-  found = flops(**read) - flops(**own)
-  one = body(tiny_shape(), 20 + 17)
-  assert found == pytest.approx(passes * one, rel=1e-6)
-  read['rl__views__hidden__layers'] = (0,)  # of 2
-  assert flops(**read) - flops(**own) == pytest.approx(found / 2)
-  read['rl__views__hidden__layers'] = (0, 1)
-  assert flops(**read) - flops(**own) == pytest.approx(found * 3 / 2)
+  plain, one = flops(**own), body(tiny_shape(), 20 + 17)
+  for layers, share in (((-1,), 1), ((0,), 1 / 2), ((0, 1), 3 / 2)):  # of 2
+    found = flops(**read, **own, rl__views__hidden__layers=layers)
+    assert found - plain == pytest.approx(share * passes * one, rel=1e-6)
+
+
+def test_states_of_prompts_take_a_pass_over_prompts(alone):
+  read = PROBE | dict(rl__views__hidden__token='prompt_last')
+  found = planned(rl__algorithm='reinforce', **read)['step'].flops
+  one = body(tiny_shape(), 20) / 8
+  assert found - alone.flops == pytest.approx(one, rel=1e-6)
 
 
 def tiny_shape(**changes):

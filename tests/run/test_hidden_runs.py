@@ -53,15 +53,8 @@ def test_novelty_is_a_reward_of_its_own(tmp_path):
     assert row['train/reward_mean'] == pytest.approx(total, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-  'flat, passes', [({}, 1), ({'rl.probe.token_weight': 0.5}, 2)], ids=str
-)
-def test_a_reward_and_the_probe_share_a_pass(
-  tmp_path, monkeypatch, flat, passes
-):
-  """The numbers are those of two passes. Weights of tokens need the states of
-  all tokens, and then there are two passes.
-  """
+def counted_passes(monkeypatch) -> list:
+  """Returns a list that grows at every traced pass to hidden states."""
   traced, along = [], HiddenStates.along
 
   def counted(*args):
@@ -69,42 +62,83 @@ def test_a_reward_and_the_probe_share_a_pass(
     return along(*args)
 
   monkeypatch.setattr(HiddenStates, 'along', counted)
-  seen, states = {}, {}
-  for name in ('shared', 'apart'):
-    if name == 'apart':
-      monkeypatch.setattr(hidden_settings, 'in_one_pass', lambda c: False)
-    c = probed('fused', **{'rl.steps': 3} | flat)
-    c.rl.rewards.far = dict(reward='novelty_neighbours', weight=0.3)
+  return traced
+
+
+FAR = {'rl.rewards.far': dict(reward='novelty_neighbours', weight=0.3)}
+
+
+@pytest.mark.parametrize(
+  'flat, passes',
+  [
+    (FAR, [0, 1, 2]),
+    (FAR | {'rl.probe.token_weight': 0.5}, [1, 2, 2]),
+    (FAR | {'rl.slots': 2}, [1, 1, 2]),
+    ({'rl.views.hidden.token': 'mean'}, [0, 1, 1]),
+    ({'rl.views.hidden.token': 'prompt_last'}, [1, 1, 1]),
+    ({'rl.path': 'host'}, [0, 1, 1]),
+  ],
+  ids=str,
+)
+def test_states_of_the_sampler_replace_passes(
+  tmp_path, monkeypatch, flat, passes
+):
+  """The numbers are those of a pass, shared or not. Weights of tokens need the
+  states of all tokens, and then the probe has a pass. States of prompts take a
+  pass over the prompts.
+  """
+  traced, found = counted_passes(monkeypatch), []
+  c = probed('fused', **{'rl.steps': 3})
+  c = config_lib.read(c).changed(flat)
+  for i, off in enumerate(('', 'without_pass', 'in_one_pass')):
+    if off:
+      monkeypatch.setattr(hidden_settings, off, lambda c: False)
     traced.clear()
-    states[name] = train.run(c, tmp_path / name).control['probe']
-    made = len(traced)
-    assert made % (passes if name == 'shared' else 2) == 0
-    seen[name] = made, rows(tmp_path / name)
-  assert 2 * seen['shared'][0] == passes * seen['apart'][0]
-  keys = 'probe/auroc', 'probe/loss', 'reward/far', 'reward_mean', 'loss'
-  for one, two in zip(seen['shared'][1], seen['apart'][1], strict=True):
-    for key in keys:
-      want = pytest.approx(two[f'train/{key}'], rel=1e-5, abs=1e-6)
-      assert one[f'train/{key}'] == want
-  for key, x in states['apart'].items():
-    np.testing.assert_allclose(states['shared'][key], x, rtol=1e-4, atol=1e-6)
+    memory = train.run(c, tmp_path / str(i)).control['probe']
+    found.append((len(traced), memory, rows(tmp_path / str(i))))
+  made = [n for n, _, _ in found]
+  assert [n * max(passes) for n in made] == [n * max(made) for n in passes]
+  keys = ['probe/auroc', 'probe/loss', 'reward_mean', 'loss']
+  keys += ['reward/far'] * ('rl.rewards.far' in flat)
+  for _, memory, lines in found[1:]:
+    for one, two in zip(found[0][2], lines, strict=True):
+      for key in keys:
+        want = pytest.approx(two[f'train/{key}'], rel=1e-5, abs=1e-6)
+        assert one[f'train/{key}'] == want
+    for key, x in memory.items():
+      np.testing.assert_allclose(found[0][1][key], x, rtol=1e-4, atol=1e-6)
 
 
-def test_rounds_and_earlier_policies_have_a_pass_of_their_own():
-  c = config_lib.read(probed('fused')).rl
-  far = {'rl.rewards.far': dict(reward='novelty_volume', weight=0.3)}
-  run = config_lib.read(probed('fused')).changed(far)
-  assert not hidden_settings.in_one_pass(c)  # no reward reads states
-  assert hidden_settings.in_one_pass(run.rl)
-  for key, value in (
-    ('rl.staleness', 2),
-    ('rl.in_flight.batches', 2),
-    ('rl.hints.room', 4),
-    ('rl.extra.groups', 1),
-    ('rl.refill_rounds', 1),
-    ('rl.replay.rows', 8),
+def test_the_sampler_reads_states_of_its_own_rows():
+  """Not of pieces of completions, of other tokens, or after other prompts; and
+  the probe reads no states of several rounds or of an earlier policy.
+  """
+  run = config_lib.read(probed('fused'))
+  far = run.changed(FAR)
+  for c in (run, far):
+    assert hidden_settings.in_one_pass(c.rl)
+    assert hidden_settings.without_pass(c.rl)
+  assert not hidden_settings.without_pass(run.changed({'rl.probe.rate': 0}).rl)
+  for key, value, read in (
+    ('rl.slots', 2, (False, True)),
+    ('rl.turns.env', 'calculator', (False, True)),
+    ('rl.tree.width', 2, (False, True)),
+    ('rl.search.simulations', 4, (False, True)),
+    ('rl.demos', 1, (False, True)),
+    ('rl.hints.room', 4, (False, False)),
+    ('rl.in_flight.batches', 2, (False, False)),
+    ('rl.staleness', 2, (True, False)),
+    ('rl.extra.groups', 1, (True, False)),
+    ('rl.refill_rounds', 1, (True, False)),
+    ('rl.replay.rows', 8, (True, False)),
+    ('rl.probe.token_weight', 0.5, (True, False)),
   ):
-    assert not hidden_settings.in_one_pass(run.changed({key: value}).rl), key
+    c = far.changed({key: value}).rl
+    found = hidden_settings.without_pass(c), hidden_settings.in_one_pass(c)
+    assert found == read, key
+    c = run.changed({key: value}).rl  # only the probe reads states
+    assert not hidden_settings.without_pass(c), key
+    assert not hidden_settings.in_one_pass(c), key
 
 
 @pytest.mark.parametrize(

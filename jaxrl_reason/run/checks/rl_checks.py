@@ -59,7 +59,7 @@ def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
     turns.check(c, d, needs)
   if c.chunks.tokens or c.chunks.carry:
     generation_settings.check_chunks(c, d, needs)
-  rules.refuse(hidden_settings.hidden_rules, c, d, needs)
+  rules.refuse(hidden_settings.hidden_rules, c, needs, chunked)
   rules.refuse(verdict_settings.verdict_rules, c, d, objective)
   if c.in_flight.batches:
     rules.refuse(flight_rules, c, chunked, needs)

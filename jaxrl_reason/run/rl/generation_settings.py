@@ -14,7 +14,12 @@ from jaxrl_reason.rollouts import automaton
 from jaxrl_reason.rollouts.fused import Generation
 from jaxrl_reason.rollouts.tree import Tree
 from jaxrl_reason.rollouts.views import TOKEN_VIEWS
-from jaxrl_reason.run.rl import search_settings, teachers, turn_settings
+from jaxrl_reason.run.rl import (
+  hidden_settings,
+  search_settings,
+  teachers,
+  turn_settings,
+)
 from jaxrl_reason.update import chunked, packing
 
 # Arrays that a loss may read and that cannot be computed by chunks.
@@ -41,6 +46,7 @@ def generation(c: RL, data: Data, model: Model, tokenizer) -> Generation:
     search=search_settings.search_of(c, tokenizer)
     if c.search.simulations
     else None,
+    hidden=hidden_settings.of_sampler(c, model),
   )
 
 

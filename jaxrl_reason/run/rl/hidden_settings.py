@@ -1,7 +1,7 @@
 """Hidden states of completions (`rl.views.hidden`), and their rules."""
 
 from jaxrl_reason.base import Model
-from jaxrl_reason.config import RL, Data, rules
+from jaxrl_reason.config import RL, rules
 from jaxrl_reason.config.rl_sections import Hidden
 from jaxrl_reason.config.unread import changed
 from jaxrl_reason.rewards.kernels import KERNELS
@@ -11,7 +11,6 @@ from jaxrl_reason.rollouts.hidden_states import (
   wrong_layers,
 )
 from jaxrl_reason.rollouts.views import HIDDEN
-from jaxrl_reason.run.rl import generation_settings
 
 
 def states(c: RL, model: Model) -> HiddenStates:
@@ -20,15 +19,38 @@ def states(c: RL, model: Model) -> HiddenStates:
   return HiddenStates(model, h.layers, h.token, parts, in_one_pass(c))
 
 
-def in_one_pass(c: RL) -> bool:
-  """Returns whether the probe reads the states that a reward has read.
+def of_sampler(c: RL, model: Model) -> HiddenStates | None:
+  """Returns the states that the sampler reads; None: they take a pass."""
+  if model.decode_after is None or not without_pass(c):
+    return None
+  return states(c, model)
 
-  It does not if the rows of a step may be of several rounds or of an earlier
-  policy, or if it reads the states of all tokens.
+
+def without_pass(c: RL) -> bool:
+  """Returns whether the sampler reads hidden states: something reads them, and
+  it decodes every completion at once, after the prompt that is trained on.
+  """
+  pieces = c.turns.env or c.in_flight.batches or 0 < c.slots < c.samples
+  other = pieces or c.tree.width or c.search.simulations
+  other = other or c.hints.room or c.demos
+  return bool((rewards_of(c) or _probe_shares(c)) and not other)
+
+
+def in_one_pass(c: RL) -> bool:
+  """Returns whether the probe reads the states of the rollout."""
+  return _probe_shares(c) and bool(rewards_of(c) or without_pass(c))
+
+
+def _probe_shares(c: RL) -> bool:
+  """Returns whether the rollout's states are those of the probe.
+
+  They are not if the rows of a step may be of several rounds or of an earlier
+  policy, or if the probe reads the states of all tokens.
   """
   rounds = c.hints.room or c.extra.groups or c.refill_rounds or c.replay.rows
-  other = rounds or c.demos_after or c.waiting or c.probe.token_weight
-  return bool(c.probe.rate and rewards_of(c) and not other)
+  earlier = c.staleness or c.in_flight.batches
+  other = rounds or c.demos_after or earlier or c.probe.token_weight
+  return bool(c.probe.rate and not other)
 
 
 def probe_passes(c: RL) -> int:
@@ -42,11 +64,11 @@ def rewards_of(c: RL) -> list[str]:
   return [k for k, kernel in of.items() if kernel and HIDDEN in kernel.reads]
 
 
-def hidden_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
+def hidden_rules(c: RL, needs: frozenset[str], chunked: bool) -> rules.Rows:
   """Refuses hidden states that nothing reads, or that have no meaning.
 
   Args:
-    needs: of the loss.
+    needs: of the loss; chunked: completions are sampled in chunks.
   """
   h, rewards = c.views.hidden, rewards_of(c)
   readers = [f'rl.rewards.{k}' for k in rewards]
@@ -58,7 +80,6 @@ def hidden_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
       f'{default!r}, or rl.probe.rate, or a reward such as novelty_volume'
     )
     return ((key, unread),)
-  chunked = generation_settings.chunks_of(c, d) is not None
   return (
     rules.choice('rl.views.hidden.token', h.token, TOKENS),
     (
