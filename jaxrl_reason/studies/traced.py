@@ -48,7 +48,7 @@ def _weights(parts: Mapping) -> dict[str, float]:
   """Returns the weights of rewards that are not schedules; {} if a reward is a
   likelihood, because the trained tokens depend on which weights are 0.
   """
-  if any(map(reward_functions.is_likelihood, parts.values())):
+  if any(p['reward'] in reward_functions.LIKELIHOODS for p in parts.values()):
     return {}
   found = {k: p.get('weight', 1.0) for k, p in parts.items()}
   return {
