@@ -21,7 +21,7 @@ def states(c: RL, model: Model) -> HiddenStates:
 
 def of_sampler(c: RL, model: Model) -> HiddenStates | None:
   """Returns the states that the sampler reads; None: they take a pass."""
-  if model.decode_after is None or not without_pass(c):
+  if not without_pass(c) or model.decode_after is None:
     return None
   return states(c, model)
 
