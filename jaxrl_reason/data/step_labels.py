@@ -99,6 +99,15 @@ def separator_ids(text: str, tokenizer, key: str) -> list[int]:
   return token_bias.ids_of(text, tokenizer, key)
 
 
+def step_ends(text: str, tokenizer, key: str) -> tuple[int, ...]:
+  """Returns the tokens that end a step; () for the text ''.
+
+  Raises:
+    ValueError: names the key; the text is not one token.
+  """
+  return tuple(separator_ids(text, tokenizer, key)) if text else ()
+
+
 def encoder(c: RewardModel, d: Data, tokenizer) -> Callable[[int, dict], dict]:
   """Returns a function from (index, row) to its tokens [1,T]: the mask is true
   at the last token of each step, where `step_label` has its label.

@@ -303,14 +303,12 @@ def search_of(
   if 'simulations' not in settings:
     return None
   *numbers, end = (settings[k] for k in SEARCH)
-  ends = ()
-  if end:
-    ends = step_labels.separator_ids(end, tokenizer, '--step_end')
+  ends = step_labels.step_ends(end, tokenizer, '--step_end')
   leaf = gumbel_search.LEAVES.get(settings.get('leaf'))
   if leaf is None:
     own = gumbel_search.BEGINNING, gumbel_search.CONTINUED
     leaf = own[not judge.of_beginnings]
-  return gumbel_search.Search(*numbers, tuple(ends), leaf)
+  return gumbel_search.Search(*numbers, ends, leaf)
 
 
 def _top(o: Options, chunks: dict) -> dict[str, int]:

@@ -65,15 +65,13 @@ def tree_of(c: RL, tokenizer) -> Tree:
   Raises:
     ValueError: the end of a step is not one token, or ends a completion.
   """
-  t, ends = c.tree, ()
-  if t.step_end:
-    key = 'rl.tree.step_end'
-    ends = tuple(step_labels.separator_ids(t.step_end, tokenizer, key))
-    if set(ends) & set(tokenizer.eos_ids):
-      raise ValueError(
-        f'{key}={t.step_end!r} ends a completion, so no row goes on after it; '
-        'name another token'
-      )
+  t, key = c.tree, 'rl.tree.step_end'
+  ends = step_labels.step_ends(t.step_end, tokenizer, key)
+  if set(ends) & set(tokenizer.eos_ids):
+    raise ValueError(
+      f'{key}={t.step_end!r} ends a completion, so no row goes on after it; '
+      'name another token'
+    )
   return Tree(t.width, tuple(t.columns), ends, tuple(t.turns), t.forks)
 
 

@@ -17,14 +17,11 @@ def search_of(c: RL, tokenizer) -> Search:
     ImportError: mctx is not installed.
     ValueError: the end of a step is not one token.
   """
-  s, ends = c.search, ()
+  s = c.search
   library()
-  if s.step_end:
-    ends = step_labels.separator_ids(
-      s.step_end, tokenizer, 'rl.search.step_end'
-    )
+  ends = step_labels.step_ends(s.step_end, tokenizer, 'rl.search.step_end')
   numbers = s.simulations, s.candidates, s.step_tokens
-  return Search(*numbers, tuple(ends), LEAVES[s.leaf])
+  return Search(*numbers, ends, LEAVES[s.leaf])
 
 
 def search_rules(c: RL, d: Data, objective: losses.Objective) -> rules.Rows:
