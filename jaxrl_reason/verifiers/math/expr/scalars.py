@@ -2,7 +2,7 @@
 
   rational constants    compared as fractions
   rational functions    compared at random points modulo a large prime
-  everything else       compared at up to five points with 60 digits, 300
+  everything else       compared at up to six points with 60 digits, 420
                         where digits cancel
 
 A decimal is exact: 0.33 is not 1/3. A decimal with six or more places also
