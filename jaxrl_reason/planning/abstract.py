@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from jaxrl_reason import sharding
 from jaxrl_reason.checkpoints import hf, pretrained
-from jaxrl_reason.config import Data, Run
+from jaxrl_reason.config import Data, Model, Run
 from jaxrl_reason.data import (
   preference_pairs,
   step_labels,
@@ -42,22 +42,20 @@ EXAMPLE = {
 
 
 def shape_of(
-  config: Run, model: str = '', tokenizer: Any = None
+  c: Model, model_dir: str, model: str = '', n_tokens: int = 0
 ) -> transformer.Config:
   """Reads the sizes of `--model`: a folder's config.json, the zoo or the
   recipe.
 
   Args:
-    tokenizer: of the recipe; None: as `_texts` makes it.
+    n_tokens: of the tokenizer; read if the recipe has the sizes.
   """
-  c = config.model
   runtime = {k: c[k] for k in families.RUNTIME} | {'remat': 'none'}
-  if not model and not config.model_dir:
-    tokenizer = tokenizer or _texts(config.data, config.seed)[1]
-    return prepare.architecture(c, tokenizer.vocab_size, None)
-  if name := zoo_name(config.model_dir, model):
+  if not model and not model_dir:
+    return prepare.architecture(c, n_tokens, None)
+  if name := zoo_name(model_dir, model):
     return dataclasses.replace(zoo.ZOO[name], **runtime)
-  found = hf.read_config(pathlib.Path(config.model_dir))
+  found = hf.read_config(pathlib.Path(model_dir))
   return families.from_hf(found, **runtime)
 
 
@@ -74,7 +72,7 @@ def zoo_name(model_dir: str, model: str = '') -> str:
   return pretrained.size_of(model or model_dir)
 
 
-def _texts(data: Data, seed: int) -> tuple[problems_lib.Problems, Any]:
+def texts(data: Data, seed: int) -> tuple[problems_lib.Problems, Any]:
   """Returns (problems, tokenizer), or stand-ins if files are missing."""
   problems = problems_lib.Problems([EXAMPLE], [], None, None, 'numbers', None)
   if tasks.is_known(data.name):
@@ -119,7 +117,7 @@ def shapes(
     ValueError: as in a real run, or if the model's shape is unknown.
   """
   config_checks.check(config, sharding.row_shards(mesh))
-  problems, tokenizer = _texts(config.data, config.seed)
+  problems, tokenizer = texts(config.data, config.seed)
   kinds = [k for k in config.stages if k in preference_pairs.KINDS]
   pair = dict.fromkeys(preference_pairs.FIELDS, '')
   spelled = (t.decode('utf-8', 'replace') for t in tokenizer.token_bytes())
@@ -132,7 +130,8 @@ def shapes(
   if 'sft' in config.stages and (path := config.sft.teacher):
     name = preference_pairs.name_of(config.sft, config.data)
     problems.pairs[name] = [teacher_answers.blank(path)]
-  shape = shape_of(config, model, tokenizer)
+  n_tokens = tokenizer.vocab_size
+  shape = shape_of(config.model, config.model_dir, model, n_tokens)
   shape = depth.cut(shape, layers) if layers else shape
   parts = prepare.assemble(config, mesh, problems, tokenizer, shape)
   root, stop = jax.eval_shape(lambda: (parts.root, parts.stop))

@@ -3,12 +3,11 @@ memory.
 """
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from jaxrl_reason.config import Run
+from jaxrl_reason.config import RL
 from jaxrl_reason.config.training import Training
-from jaxrl_reason.planning import phases
 
 # Shares of HBM: below, memory is unused; above, it is short.
 ROOMY, TIGHT = 0.5, 0.9
@@ -28,10 +27,17 @@ class Advice(NamedTuple):
   saves: float | None = None
 
 
-def lines(config: Run, facts: dict) -> list[str]:
-  """Returns a sentence per thing to change; facts: of `report.plan_facts`."""
+def lines(
+  sections: Mapping[str, Training], remat: str, facts: dict
+) -> list[str]:
+  """Returns a sentence per thing to change.
+
+  Args:
+    sections: of the planned stages, by kind.
+    remat: `model.remat`; facts: of `plan_table.plan_facts`.
+  """
   step, out = facts.get('step_seconds', 0), []
-  for text, saves in _all(config, facts):
+  for text, saves in _all(sections, remat, facts):
     if saves is None:
       out.append(text)
     elif saves > WORTH * step:
@@ -40,7 +46,9 @@ def lines(config: Run, facts: dict) -> list[str]:
   return out
 
 
-def _all(config: Run, facts: dict) -> Iterator[Advice]:
+def _all(
+  sections: Mapping[str, Training], remat: str, facts: dict
+) -> Iterator[Advice]:
   """Yields all advice, also of little worth."""
   hbm = facts['hbm_gib']
   most = max(facts['phases'], key=operator.itemgetter('needs_gib'))
@@ -50,12 +58,12 @@ def _all(config: Run, facts: dict) -> Iterator[Advice]:
       f'{most["phase"]} takes {share:.0%} of HBM: more micro_batches, '
       'model.remat=full or a larger fsdp axis leave room'
     )
-  parts = config.rl.parts if config.rl.path == 'host' else 1
+  rl = sections.get('rl')
+  parts = rl.parts if isinstance(rl, RL) and rl.path == 'host' else 1
   for p in (p for p in facts['phases'] if 'bound_by' in p):
     kind = 'rl' if p['phase'] in ('update', 'step') else p['phase']
-    if kind in ('rl', *phases.SUPERVISED):
-      section = config.training(kind)
-      yield from _room(p, section, config.model.remat, hbm)
+    if kind in sections:
+      yield from _room(p, sections[kind], remat, hbm)
     yield from _speed(p, parts, hbm)
 
 

@@ -302,9 +302,8 @@ def _rate(draft: Draft, o: Options) -> float:
   if not o.model:
     return 3e-4
   config, folder = draft.config(), _folder(o)
-  if folder:
-    config = config.changed(model_dir=str(folder))
-  n = spec.n_params(weights.specs(abstract.shape_of(config)))
+  shape = abstract.shape_of(config.model, str(folder or config.model_dir))
+  n = spec.n_params(weights.specs(shape))
   return 1e-5 if n < SMALL else 1e-6
 
 

@@ -152,7 +152,7 @@ def _meshes(config: config_lib.Run, devices) -> Iterator[tuple[Mesh, int]]:
     if n > 1:
       yield (1, 1, 1), 1
     return
-  heads = abstract.shape_of(config).kv_heads
+  heads = abstract.shape_of(config.model, config.model_dir).kv_heads
   found = mesh_search.meshes(config, n, heads, whole=False)
   for mesh in sorted(found, key=lambda m: (m[2], m[1])):
     if mesh[0] < n:

@@ -218,7 +218,9 @@ class Planner:
     lean = settings.lean(self.config, self.config.mesh)
     # Refuses --only of other phases.
     settings.asked(self.only, lean.stages[-1], lean.rl.path)
-    shape, n = abstract.shape_of(lean, self.model), len(self.devices)
+    _, tokenizer = abstract.texts(lean.data, lean.seed)
+    sizes = lean.model, lean.model_dir, self.model, tokenizer.vocab_size
+    shape, n = abstract.shape_of(*sizes), len(self.devices)
     # Weights, moments, gradients in float32 are a small part of a chip.
     size = spec.n_params(weights.specs(shape))
     small = 16 * size < self.machine.chip.hbm / 4
@@ -336,17 +338,16 @@ def _refuse_beside(flag: str, unread: Sequence[str], **flags) -> None:
     )
 
 
-def _of_stage(config, name: str, say):
+def _of_stage(stages: Sequence[staging.Planned], name: str, say):
   """Returns the config of the planned stages: one, or the last of each kind."""
   if name:
-    return staging.one(config, name)
-  stages = staging.each(config)
+    return staging.one(stages, name)
   last = {p.kind: p.name for p in stages}
   others = [p.name for p in stages if p.name != last[p.kind]]
   if others:
     told = ', '.join(last.values())
     say(f'stages {told}; --stage=NAME plans another: {", ".join(others)}')
-  return staging.last_of_each_kind(config)
+  return staging.last_of_each_kind(stages)
 
 
 def run(
@@ -363,9 +364,8 @@ def run(
   Raises:
     ValueError, ImportError: with a message for the user.
   """
-  config = config_lib.read(config)
   search_, largest = options.pop('search'), options.pop('largest')
-  config = _of_stage(config, options.pop('stage', ''), say)
+  config = _of_stage(staging.each(config), options.pop('stage', ''), say)
   teacher = abstract.sized_teacher(config.rl.teacher.weights)
   config = config.changed(rl__teacher__weights=teacher)
   counts = _counts('--seeds', options.pop('seeds', ()))
@@ -387,7 +387,8 @@ def run(
     found = planner.search()
     return ranking(found), {'meshes': found, 'fits': 'why' not in found[0]}
   facts = planner.plan()
-  facts['advice'] = advice.lines(config, facts)
+  sections = {kind: config.training(kind) for kind in config.stages}
+  facts['advice'] = advice.lines(sections, config.model.remat, facts)
   steps = phases.of_rl(p['phase'] for p in facts['phases'])
   text = plan_table.table(facts)
   if largest and facts['prompts'] and steps:

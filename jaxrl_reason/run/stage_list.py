@@ -104,27 +104,28 @@ def each(config: ml_collections.ConfigDict | Run) -> list[Planned]:
   return out
 
 
-def last_of_each_kind(config: Run) -> Run:
-  """Returns one config with every kind of stage once, as its last stage is."""
-  last = {p.kind: p.config for p in each(config)}
-  data = (last.get('rl') or [*last.values()][-1]).data
+def last_of_each_kind(stages: Iterable[Planned]) -> Run:
+  """Returns one config with every kind of stage once, as its last stage is.
+  Keys outside the sections of stages are those of the rl stage, if there is
+  one, or of the last kind.
+  """
+  last = {p.kind: p.config for p in stages}
+  base = last.get('rl') or [*last.values()][-1]
   sections = {kind: own.training(kind) for kind, own in last.items()}
-  return dataclasses.replace(
-    config, data=data, named={}, stages=tuple(last), **sections
-  )
+  return dataclasses.replace(base, stages=tuple(last), **sections)
 
 
-def one(config: Run, name: str) -> Run:
+def one(stages: Iterable[Planned], name: str) -> Run:
   """Returns the config of one stage, by its name in metrics, such as `rl#2`.
 
   Raises:
     ValueError: there is no such stage.
   """
-  stages = {p.name: p.config for p in each(config)}
-  if name not in stages:
-    words = f'choose one of {", ".join(stages)}.{nearest(name, stages)}'
+  configs = {p.name: p.config for p in stages}
+  if name not in configs:
+    words = f'choose one of {", ".join(configs)}.{nearest(name, configs)}'
     raise ValueError(f'stage {name!r}: {words}')
-  return stages[name]
+  return configs[name]
 
 
 def _planned(run: Run, key: str, name: str) -> Planned:

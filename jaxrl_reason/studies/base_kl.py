@@ -10,7 +10,7 @@ from typing import Any
 
 from etils import epath
 
-from jaxrl_reason.config import Run
+from jaxrl_reason.config import RL, Eval, Run
 from jaxrl_reason.evals import evaluation
 from jaxrl_reason.evals.cell_settings import Options
 from jaxrl_reason.run.records import events, journal
@@ -35,7 +35,8 @@ def measure(
     finished = events.last_end(folder) == 'finished'
     if finished and _source(folder) != source:
       say(f'KL divergence of {folder.name}')
-      evaluation.run(_options(source, folder, config), say, journal.bar)
+      own = config.init_from, config.eval, config.rl
+      evaluation.run(_options(source, folder, *own), say, journal.bar)
 
 
 def _result(folder: pathlib.Path) -> dict | None:
@@ -53,16 +54,17 @@ def _source(folder: pathlib.Path) -> str:
   return found['suite'].rpartition('/')[2] if found else ''
 
 
-def _options(source: str, folder: pathlib.Path, config: Run) -> Options:
-  e = config.eval
+def _options(
+  source: str, folder: pathlib.Path, base: str, e: Eval, rl: RL
+) -> Options:
   return Options(
     models=[str(folder)],
-    base=config.init_from,
+    base=base,
     suites=[f'run:heldout/{source}?n={e.problems}'],
     out=epath.Path(folder / FOLDER),
     k=e.samples,
     greedy=False,
-    batch=e.rows(config.rl),
+    batch=e.rows(rl),
   )
 
 

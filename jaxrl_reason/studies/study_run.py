@@ -10,7 +10,7 @@ Finished runs are not repeated, so the same command continues after a kill.
 import json
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxrl_reason import sharding
@@ -74,9 +74,8 @@ def _made(study: Study, out: pathlib.Path, say) -> outcome.Found | None:
     _refuse_other(_folder(out, cell), cell.config.json_values(), cell.warm)
   for cell in cells:
     _check(f'setting {cell.setting!r}', cell.config)
-  for name, config in warm.items():
-    if not _warmed(config, out / 'warm' / name, say):
-      return None
+  if not _run_warm_starts(warm, out / 'warm', say):
+    return None
   if not _run_cells(study, cells, out, say):
     return None
   if study.kl_on:
@@ -154,13 +153,18 @@ def _differing(a: Any, b: Any, prefix: str = '') -> list[str]:
   ]
 
 
-def _warmed(config: Run, folder: pathlib.Path, say) -> bool:
-  """Trains the warm start if it is missing; returns whether it is complete."""
-  if events.last_end(folder) == 'finished':
-    return True
-  memory_maps.free_programs()
-  say(f'warm start {folder.name}')
-  return train.run(config, folder) is not None
+def _run_warm_starts(
+  warm: Mapping[str, Run], folder: pathlib.Path, say
+) -> bool:
+  """Runs the remaining warm starts; returns whether all are done."""
+  for name, config in warm.items():
+    if events.last_end(folder / name) == 'finished':
+      continue
+    memory_maps.free_programs()
+    say(f'warm start {name}')
+    if train.run(config, folder / name) is None:
+      return False
+  return True
 
 
 def is_over(folder: pathlib.Path) -> bool:

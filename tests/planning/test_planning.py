@@ -569,7 +569,7 @@ def test_the_table_is_printed_before_the_search_for_a_batch(
 
   monkeypatch.setattr(plan, 'Planner', Fake)
   monkeypatch.setattr(plan.plan_table, 'table', lambda facts: 'table')
-  monkeypatch.setattr(plan.advice, 'lines', lambda config, facts: [])
+  monkeypatch.setattr(plan.advice, 'lines', lambda *_: [])
   given = dict(say=printed.append, show=printed.append, search=False)
   text, _ = plan.run(tiny(), 'v5e:1x1', largest=largest, **given)
   if searches:
@@ -618,19 +618,19 @@ def test_configs_that_cannot_be_planned_are_named():
 
 
 def test_advice_depends_on_the_bound_of_a_phase():
-  config = tiny(rl__micro_batches=4, model__remat='full')
+  rl = {'rl': tiny(rl__micro_batches=4).rl}
   by = {'links of fsdp': 3.0, 'compute': 2.0, 'memory': 0.5}
   phase = {'phase': 'update', 'needs_gib': 1.0, 'bound_by': 'links of fsdp'}
   facts = {'hbm_gib': 16, 'step_seconds': 8.0}
   said = advice.lines(
-    config, facts | {'phases': [phase | {'seconds_by_bound': by}]}
+    rl, 'full', facts | {'phases': [phase | {'seconds_by_bound': by}]}
   )
   saved = {'micro_batches': 2.25, 'remat=dots': 0.5, 'links of fsdp': 3}
   for line, (part, seconds) in zip(said, saved.items(), strict=True):
     assert part in line
     assert f'at most {seconds} s less of a step of 8 s' in line
   full = {'phase': 'update', 'needs_gib': 15.5, 'bound_by': 'compute'}
-  (line,) = advice.lines(config, {'hbm_gib': 16, 'phases': [full]})
+  (line,) = advice.lines(rl, 'full', {'hbm_gib': 16, 'phases': [full]})
   assert '97% of HBM' in line
   reads = {'phase': 'generate', 'needs_gib': 4.0, 'bound_by': 'memory'}
   reads |= {'seconds_by_bound': {'memory': 2.0, 'compute': 0.2}}
@@ -639,8 +639,8 @@ def test_advice_depends_on_the_bound_of_a_phase():
   for path, parts, want in (
     ('host', 1, more), ('host', 4, fewer), ('fused', 4, more),
   ):  # fmt: skip
-    config = tiny(rl__path=path, rl__parts=parts)
-    (line,) = advice.lines(config, facts | {'phases': [reads]})
+    rl = {'rl': tiny(rl__path=path, rl__parts=parts).rl}
+    (line,) = advice.lines(rl, 'none', facts | {'phases': [reads]})
     assert want in line
 
 
@@ -648,19 +648,19 @@ def test_advice_is_given_if_it_fits_and_saves_a_share_of_the_step():
   by = {'memory': 8.0, 'links of fsdp': 0.5}
   p = {'phase': 'generate', 'bound_by': 'memory', 'seconds_by_bound': by}
   p |= {'peak_gib': 5.0, 'arguments_gib': 1.0}
-  config = tiny(rl__path='host', rl__parts=4)
+  rl = {'rl': tiny(rl__path='host', rl__parts=4).rl}
   for needs, want in (1.0, 1), (8.0, 2), (11.0, None):
     facts = {'hbm_gib': 16, 'step_seconds': 10.0}
     facts['phases'] = [p | {'needs_gib': needs}]
-    found = advice.lines(config, facts)
+    found = advice.lines(rl, 'none', facts)
     assert len(found) == (want is not None)
     assert not want or f'rl.parts={want} in place of 4' in found[0]
-  config = tiny(rl__micro_batches=4)
+  rl = {'rl': tiny(rl__micro_batches=4).rl}
   update = p | {'phase': 'update', 'needs_gib': 1.0}
   for links, n in (0.6, 0), (0.7, 1):  # 3 / 4 of them, of 10 s
     by = {'memory': 8.0, 'links of fsdp': links}
     facts['phases'] = [update | {'seconds_by_bound': by}]
-    assert len(advice.lines(config, facts)) == n
+    assert len(advice.lines(rl, 'none', facts)) == n
 
 
 def test_filters_without_a_sort_equal_a_sort():

@@ -24,7 +24,7 @@ def planned(path, variant: str = ''):
   """Returns the config of a recipe with the changes for a plan."""
   config = load_recipe(path).get_config(variant)
   config = config_lib.read(config).changed(to_plan(path, variant))
-  return staging.last_of_each_kind(config)
+  return staging.last_of_each_kind(staging.each(config))
 
 
 def mesh_of(shape, topology: str) -> AbstractMesh:

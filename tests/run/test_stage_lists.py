@@ -107,6 +107,18 @@ def test_a_stage_changes_only_its_keys():
   assert by_name['sft#2'].origin == 'sft#2'
 
 
+def test_a_plan_has_every_kind_of_stage_as_its_last_stage_is():
+  stages = staging.each(planned(**{'named.again.eval': {'every': 77}}))
+  last = {p.kind: p.config for p in stages}
+  plan = staging.last_of_each_kind(stages)
+  assert plan.stages == tuple(last) and not plan.named
+  for kind, own in last.items():
+    assert plan.training(kind) == own.training(kind)
+  assert plan.data == last['rl'].data
+  assert plan.eval.every == last['rl'].eval.every == 77
+  assert staging.one(stages, 'again').eval.every == 77
+
+
 def test_kinds_alone_are_the_runs_own_config():
   c = recipe(stages=('sft', 'rl'))
   for p in staging.each(c):

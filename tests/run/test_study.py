@@ -276,7 +276,7 @@ def test_only_missing_cells_are_run(tmp_path, monkeypatch):
     return True
 
   monkeypatch.setattr(session.together, 'run', finish)
-  monkeypatch.setattr(session, '_warmed', lambda *_: True)
+  monkeypatch.setattr(session, '_run_warm_starts', lambda *_: True)
   monkeypatch.setattr(session.outcome, 'of', lambda *_: 1 / 0)
 
   def go(*names):

@@ -7,7 +7,9 @@ import optax
 
 from jaxrl_reason import losses
 from jaxrl_reason.base import Model
-from jaxrl_reason.config import Run
+from jaxrl_reason.config import RL, Data, Run
+from jaxrl_reason.config.run import Model as ModelSection
+from jaxrl_reason.config.run import Rollouts
 from jaxrl_reason.config.training import (
   Preference,
   RewardModel,
@@ -49,7 +51,7 @@ def learner(
       no part that counts problems.
     tokenizer: encodes the texts of `rl.verdict`.
   """
-  c = config[name]
+  c, d = config[name], config.data
   common = dict(
     model=model,
     micro_batches=c.micro_batches,
@@ -58,11 +60,11 @@ def learner(
     balance_coef=c.balance_coef,
   )
   if name == 'rl':
-    return _rl(config, common, facts, tokenizer)
+    return _rl(c, d, config.model, config.rollouts, common, facts, tokenizer)
   if name == 'reward_model':
-    return _reward_model(c, config.data.prompt_len, common)
-  chunks = generation_settings.chunks_of(config.rl, config.data)
-  return _supervised(c, name, config.data.prompt_len, chunks, common)
+    return _reward_model(c, d.prompt_len, common)
+  chunks = generation_settings.chunks_of(config.rl, d)
+  return _supervised(c, name, d.prompt_len, chunks, common)
 
 
 def _reward_model(c: RewardModel, start: int, common: dict) -> Learner:
@@ -102,23 +104,26 @@ def _supervised(
 
 
 def _rl(
-  config: Run,
+  c: RL,
+  d: Data,
+  policy: ModelSection,
+  kept: Rollouts,
   common: dict,
   facts: problem_pool.Facts | None,
   tokenizer: Any,
 ) -> Learner:
-  c, d, model = config.rl, config.data, common['model']
-  trainable = config.trained_paths
-  objective, room = config.objective, config.prompt_columns
+  model, trainable = common['model'], common['trainable']
+  objective = c.objective(d.completion_len)
+  room = d.prompt_len + c.hints.room
   tx = optim.make(c.optimizer, c.policy_updates)
   facts = problem_pool.unknown(0) if facts is None else facts
   # A hint that is trained on needs log-probs too.
   start = d.prompt_len if c.hints.learn else room
   teacher = reward_model = critic = None
   if c.teacher.weights:
-    teacher = teachers.of(c.teacher, config.model, model)
+    teacher = teachers.of(c.teacher, policy, model)
   if weights := c.reward_model.weights:
-    reward_model = reward_models.of(weights, config.model, model, trainable)
+    reward_model = reward_models.of(weights, policy, model, trainable)
   if output := critics.kind_of(objective.needs):
     own = optim.make(c.critic.optimizer, c.updates)
     given = model, objective, own, start, c.critic.warmup_updates, trainable
@@ -143,9 +148,7 @@ def _rl(
     part_names=run_turns.part_names(c),
     reprompted=bool(c.second_try),
     waits=c.waiting > 0,
-    chain=part_chain.make(
-      c, d, config.rollouts, trainable, tx, facts, model, tokenizer
-    ),
+    chain=part_chain.make(c, d, kept, trainable, tx, facts, model, tokenizer),
     **common,
   )
 
