@@ -39,7 +39,7 @@ gold - slow is +0.157 +- 0.092 on chains of five, and -0.390 +- 0.392 on chains
 of one.
 """
 
-from jaxrl_reason.studies.grid import Study, recipe_beside
+from jaxrl_reason.studies.grid import Study, Tuning, recipe_beside
 from jaxrl_reason.studies.verdicts import Claim, Criterion
 
 LONGEST, TRAINED = 6, 4
@@ -58,11 +58,8 @@ def get_study():
   c.data.controller.update(rungs=None, climb=None, review=None)
   c.rl.steps = 150
   taught = dict(steps=150, rows=256)
-  at_rate = dict(optimizer=dict(lr=c.rl.optimizer.lr))
-  c.named = {
-    'gold': dict(kind='sft', sft=taught),
-    'slow': dict(kind='sft', sft=taught | at_rate),
-  }
+  rate = dict(optimizer=dict(lr=c.sft.optimizer.lr))
+  c.named = {'gold': dict(kind='sft', sft=taught | rate)}
   c.eval.update(every=1000, problems=128, samples=8)
   c.checkpoint.every = 100
   solutions = {
@@ -75,10 +72,16 @@ def get_study():
       'rl': _only(TRAINED),
       'own': _only(TRAINED) | {'rl.algorithm': 'psr'},
       'gold': solutions | {'stages': ('sft', 'gold')},
-      'slow': solutions | {'stages': ('sft', 'slow')},
       'shorter': _only(TRAINED - 1),
     },
     shown=(*METRICS, f'eval/heldout/chain{TRAINED}/cot_pass@1'),
+    tuning=Tuning(
+      'rl.optimizer.lr',
+      (0.3, 1, 3),
+      METRICS[0],
+      copies={'shorter': 'rl'},
+      keys={'gold': 'named.gold.sft.optimizer.lr'},
+    ),
     claims=[
       Claim(
         'RL on chains of four solves longer chains.',
@@ -89,7 +92,7 @@ def get_study():
           f'RL on chains of four solves more longer chains than {name}.',
           [Criterion(m, 'rl', name, more_than=0.0) for m in METRICS],
         )
-        for name in ('own', 'gold', 'slow', 'shorter')
+        for name in ('own', 'gold', 'shorter')
       ),
     ],
   )

@@ -32,7 +32,8 @@ from jaxrl_reason.studies.grid import Study, recipe_beside
 from jaxrl_reason.studies.verdicts import Claim, Criterion
 
 LONGEST = 5
-PASS = f'eval/heldout/chain{LONGEST}/pass@1'
+PASS, TOKENS = f'eval/heldout/chain{LONGEST}/pass@1', 640_000
+AT = f'budget/{PASS}'
 UNIFORM = {
   'data.controller.name': 'uniform',
   'data.controller.sources': 'weights',
@@ -43,14 +44,14 @@ UNIFORM = {
 def _better(name: str) -> Claim:
   return Claim(
     f'The ladder solves more of the longest chains than {name}.',
-    [Criterion(PASS, 'ladder', name, more_than=0.0)],
+    [Criterion(AT, 'ladder', name, more_than=0.0)],
   )
 
 
 def get_study():
   c = recipe_beside(__file__, '../curriculum_tiny.py', str(LONGEST))
-  c.rl.steps = 300
-  c.eval.update(every=1000, problems=128, samples=8)
+  c.rl.steps = 410  # `uniform` samples the fewest tokens in a step
+  c.eval.update(every=20, problems=128, samples=4)
   c.checkpoint.every = 100
   lengths = range(1, LONGEST + 1)
   return Study(
@@ -58,12 +59,19 @@ def get_study():
     settings={
       'ladder': {},
       'longest': UNIFORM
-      | {f'data.sources.chain{n}.weight': 0.0 for n in lengths[:-1]},
+      | {f'data.sources.chain{n}.weight': 0.0 for n in lengths[:-1]}
+      | {'rl.steps': 270},
       'uniform': UNIFORM,
       'reversed': {
         f'data.sources.chain{n}.difficulty': LONGEST + 1 - n for n in lengths
       },
     },
-    shown=(PASS, 'eval/heldout/chain4/pass@1', 'eval/heldout/chain1/pass@1'),
+    tokens=TOKENS,
+    shown=(
+      AT,
+      PASS,
+      'eval/heldout/chain4/pass@1',
+      'eval/heldout/chain1/pass@1',
+    ),
     claims=[_better(name) for name in ('longest', 'uniform', 'reversed')],
   )

@@ -44,6 +44,7 @@ class Tuning:
     metric: the largest final mean is chosen.
     seeds: number of seeds, those after the seeds of the study.
     copies: setting -> the setting whose chosen value it has, for controls.
+    keys: setting -> the key that is tuned in place of `key`.
   """
 
   key: str
@@ -51,6 +52,11 @@ class Tuning:
   metric: str
   seeds: int = 2
   copies: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+  def key_of(self, setting: str) -> str:
+    """Returns the key of the number that is tuned for a setting."""
+    return self.keys.get(setting, self.key)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +84,8 @@ class Study:
       gain is below 0 if a run forgets them.
     kl_on: source of the data, on whose held-out problems the column `kl_base`
       measures the KL divergence of a run to its warm start; '': no column.
+    tokens: sampled tokens at which the columns `budget/<metric>` compare the
+      settings; 0: no such columns.
     smoke: {dotted key: value}, changes of the smoke version, for criteria whose
       metric a nearly untrained model lacks.
   """
@@ -95,6 +103,7 @@ class Study:
   first_seed: int = 0
   old: Sequence[str] = ()
   kl_on: str = ''
+  tokens: int = 0
   smoke: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
@@ -165,7 +174,8 @@ def smoke(study: Study) -> Study:
   evaluation = {k: study.recipe.eval[k] for k in ('samples', 'batch')}
   config.eval.update(evaluation, problems=4)
   config.update_from_flattened_dict(study.smoke)
-  return dataclasses.replace(study, recipe=config, seeds=2, tuning=None)
+  short = dict(seeds=2, tuning=None, tokens=min(study.tokens, 1))
+  return dataclasses.replace(study, recipe=config, **short)
 
 
 def warm_starts(study: Study) -> dict[str, Run]:
@@ -194,7 +204,9 @@ def _warm(study: Study, setting: str, seed: int) -> tuple[str, Run | None]:
     changes = study.settings[setting]
     config = changed(study, setting, changes)
     *kinds, last = kinds_of(config.stages, config.named)
+    of_last = f'named.{config.stages[-1]}.'
     keys = [k for k in changes if _is_of_any(k, {*WARM, *kinds})]
+    keys = [k for k in keys if not k.startswith(of_last)]
     if last != 'rl':  # the recipe's own sources are those of the warm start
       keys = [k for k in keys if not OF_TEACHING.match(k)]
     own = {k: changes[k] for k in keys}
@@ -256,7 +268,10 @@ def trials(study: Study) -> Study | None:
   if t is None:
     return None
   settings = {
-    f'{name}~{factor:g}': {**changes, t.key: value_of(study, name) * factor}
+    f'{name}~{factor:g}': {
+      **changes,
+      t.key_of(name): value_of(study, name) * factor,
+    }
     for name, changes in study.settings.items()
     if name not in t.copies
     for factor in t.factors
@@ -273,7 +288,7 @@ def value_of(study: Study, setting: str) -> Any:
     ValueError: the key does not exist.
   """
   config = changed(study, setting, study.settings[setting])
-  key = study.tuning.key
+  key = study.tuning.key_of(setting)
   values = trees.flatten(config.json_values())
   values = {k.replace('/', '.'): x for k, x in values.items()}
   if key not in values:
@@ -299,12 +314,12 @@ def tuned(study: Study, score: Callable[[str], float]) -> Study:
     best = max(scores, key=scores.get)
     if not math.isfinite(scores[best]):
       raise ValueError(
-        f'setting {name!r}: with every value of {t.key}, a run has diverged or '
-        f'lacks the metric {t.metric!r}'
+        f'setting {name!r}: with every value of {t.key_of(name)}, a run has '
+        f'diverged or lacks the metric {t.metric!r}'
       )
-    chosen[name] = tried[best][t.key]
+    chosen[name] = tried[best][t.key_of(name)]
   settings = {
-    name: {**changes, t.key: chosen[t.copies.get(name, name)]}
+    name: {**changes, t.key_of(name): chosen[t.copies.get(name, name)]}
     for name, changes in study.settings.items()
   }
   return dataclasses.replace(study, settings=settings)

@@ -20,6 +20,8 @@ def check(study: Study) -> None:
     raise ValueError('the study has no settings')
   if study.seeds < 1 or study.at_once < 1:
     raise ValueError('seeds and at_once of a study must be at least 1')
+  if study.tokens < 0:
+    raise ValueError(f'tokens of a study: {study.tokens} is below 0')
   if study.base not in study.settings:
     near = config_lib.nearest(study.base, study.settings)
     raise ValueError(f'against={study.base!r} is no setting.{near}')
@@ -38,7 +40,13 @@ def check(study: Study) -> None:
     _check_criterion(study, criterion)
   settings = study.settings.items()
   configs = [grid.changed(study, *setting) for setting in settings]
-  metric_names.check(_compared(study), configs, study.old, study.kl_on)
+  metric_names.check(
+    _compared(study),
+    configs,
+    has_old=bool(study.old),
+    has_kl=bool(study.kl_on),
+    has_budget=study.tokens > 0,
+  )
   if study.tuning:
     _check_tuning(study)
 
@@ -116,10 +124,13 @@ def _check_tuning(study: Study) -> None:
         f'tuning of {t.key}: copies[{name!r}]={source!r} must name two '
         'settings, of which the second is tuned'
       )
+  for name in t.keys.keys() - study.settings.keys():
+    near = config_lib.nearest(name, study.settings)
+    raise ValueError(f'tuning has keys[{name!r}], which is no setting.{near}')
   for name in study.settings:
     value = grid.value_of(study, name)
     if not rules.is_number(value):
       raise ValueError(
-        f'tuning of {t.key}: it is {value!r} in setting {name!r}, and must be '
-        'a number'
+        f'tuning of {t.key_of(name)}: it is {value!r} in setting {name!r}, and '
+        'must be a number'
       )

@@ -16,6 +16,7 @@ STEPS_TO, TOKENS_TO = TARGET + 'steps', TARGET + 'tokens'
 KL = 'kl_base'
 # Begin the names of computed columns.
 SLOPE, OLD, START, GAIN, LEAD = 'slope/', 'old/', 'start/', 'gain/', 'lead/'
+BUDGET = 'budget/'
 # Begin the names of metrics of training, which are not known before it.
 LATER = ('train/', f'{SLOPE}train/', 'pool/', 'perf/')
 AGAINST = re.compile(r'/against_\w+')  # of evaluations of a game
@@ -27,23 +28,27 @@ OTHER += ('steps/wrong_found', 'steps/number')
 def check(
   names: Iterable[str],
   configs: Sequence[Run],
-  old: Sequence[str],
-  kl_on: str = '',
+  has_old: bool = False,
+  has_kl: bool = False,
+  has_budget: bool = False,
 ) -> None:
   """Refuses a metric that no run of a study can have.
 
   Args:
     names: of the metrics.
     configs: of every setting.
-    old, kl_on: `Study.old`, `Study.kl_on`.
+    has_old, has_kl, has_budget: whether the study has `Study.old`,
+      `Study.kl_on` and `Study.tokens`.
 
   Raises:
     ValueError: names the metric.
   """
   known = dict.fromkeys(
-    name for c in configs for name in _names(c.data, c.eval, bool(old))
+    name for c in configs for name in _names(c.data, c.eval, has_old)
   )
-  if kl_on:
+  if has_budget:
+    known |= {BUDGET + k: None for k in known if k.startswith(EVAL)}
+  if has_kl:
     known[KL] = None
   for name in names:
     if not name.startswith(LATER) and AGAINST.sub('', name) not in known:

@@ -58,8 +58,11 @@ def _only(study: Study, names: tuple[str, ...]) -> Study:
     if all({c.of, c.over or c.of} <= set(names) for c in claim.criteria)
   ]
   if tuning := study.tuning:
-    copies = {k: v for k, v in tuning.copies.items() if k in chosen}
-    tuning = dataclasses.replace(tuning, copies=copies)
+    own = {
+      field: {k: v for k, v in getattr(tuning, field).items() if k in chosen}
+      for field in ('copies', 'keys')
+    }
+    tuning = dataclasses.replace(tuning, **own)
   return dataclasses.replace(
     study, settings=chosen, against=base, claims=claims, tuning=tuning
   )

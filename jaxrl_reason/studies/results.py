@@ -12,6 +12,7 @@ from jaxrl_reason.run.records import events
 from jaxrl_reason.studies import base_kl, fits, targets, verdicts
 from jaxrl_reason.studies.grid import Study
 from jaxrl_reason.studies.metric_names import (
+  BUDGET,
   EVAL,
   GAIN,
   LATER,
@@ -36,9 +37,10 @@ class Told:
   Attributes:
     rows: of its metrics; diverged: whether it ended with numbers that are not
       finite.
-    last: last value of every metric, the columns of `_slopes`, `_old`, `_leads`
-      and `base_kl`, and of every metric of evaluations the first value as
-      `start/<metric>` and the gain as `gain/<metric>`.
+    last: last value of every metric, the columns of `_slopes`, `_old`,
+      `_leads`, `base_kl` and `targets.at_tokens`, and of every metric of
+      evaluations the first value as `start/<metric>` and the gain as
+      `gain/<metric>`.
     first: first value of every metric: evaluations before step 1; slopes,
       leads, gains and the KL divergence are 0.
     reached: whether the run reaches the target. `last` has the steps and tokens
@@ -272,17 +274,21 @@ def of(study: Study, folders: Mapping[tuple[str, int], pathlib.Path]) -> Found:
   seeds = {seed for _, seed in folders}
   aims = {seed: targets.of_seed(study, folders, seed) for seed in seeds}
   for (setting, seed), folder in folders.items():
-    told[setting][seed] = read(folder, aims[seed], study.old)
+    told[setting][seed] = read(folder, aims[seed], study.old, study.tokens)
   return Found(study, told)
 
 
 def read(
-  folder: pathlib.Path, target: tuple[str, float], old: Sequence[str] = ()
+  folder: pathlib.Path,
+  target: tuple[str, float],
+  old: Sequence[str] = (),
+  budget: int = 0,
 ) -> Told:
   """Reads one run.
 
   Args:
     old: sources of the data whose mean accuracy has columns of its own.
+    budget: `Study.tokens`.
   """
   rows = metrics_file.read(folder)
   steps, rewards = metrics_file.series(rows, REWARD)
@@ -296,6 +302,9 @@ def read(
   last, first = _ends(rows)
   last |= _old(last, old)
   first |= _old(first, old)
+  bought = targets.at_tokens(rows, budget) if budget else {}
+  last |= {BUDGET + k: x for k, x in bought.items()}
+  first |= {BUDGET + k: first[k] for k in bought if k in first}
   evaluated = [k for k in first if k.startswith(EVAL)]
   begun = {START + k: first[k] for k in evaluated}
   changes = _slopes(rows) | _leads(first) | base_kl.read(folder)

@@ -1,14 +1,18 @@
-"""Computes when the runs of a study first reach its target.
+"""Computes what runs of a study cost until a target, and what a cost buys.
 
-Evaluations before the first step do not count, because they have no cost.
+For a target, evaluations before the first step do not count: they have no cost.
 """
 
+import collections
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from jaxrl_reason.reports import metrics_file
 from jaxrl_reason.studies.grid import Study
+from jaxrl_reason.studies.metric_names import EVAL
 
 TOKENS = 'train/tokens'
 
@@ -39,10 +43,36 @@ def reach(
   and True; or those of the whole run, and False.
   """
   tokens, before = 0.0, 0
+  for row, tokens in sampled(rows):
+    before = row['step'] if TOKENS in row else before
+    if row['step'] > 0 and row.get(metric, -math.inf) >= value:
+      return float(row['step']), tokens, True
+  return float(before), tokens, False
+
+
+def sampled(rows: Sequence[Mapping]) -> Iterator[tuple[Mapping, float]]:
+  """Yields each row with the number of tokens that the run has sampled by its
+  step.
+  """
+  tokens, before = 0.0, 0
   for row in rows:
     if TOKENS in row:
       tokens += row[TOKENS] * (row['step'] - before)
       before = row['step']
-    if row['step'] > 0 and row.get(metric, -math.inf) >= value:
-      return float(row['step']), tokens, True
-  return float(before), tokens, False
+    yield row, tokens
+
+
+def at_tokens(rows: Sequence[Mapping], tokens: int) -> dict[str, float]:
+  """Returns the metrics of evaluations when a run has sampled a number of
+  tokens, by linear interpolation; none if it samples fewer.
+  """
+  seen = collections.defaultdict(dict)
+  for row, count in sampled(rows):
+    for metric in row:
+      if metric.startswith(EVAL):
+        seen[metric][count] = row[metric]
+  return {
+    metric: float(np.interp(tokens, [*curve], [*curve.values()]))
+    for metric, curve in seen.items()
+    if min(curve) <= tokens <= max(curve)
+  }

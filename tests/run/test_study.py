@@ -434,7 +434,7 @@ def test_errors_are_one_line(tmp_path):
 
 
 def test_invalid_studies_are_refused():
-  start = 'start/eval/heldout/pass@1'
+  right, start = 'eval/heldout/pass@1', 'start/eval/heldout/pass@1'
   of_gain, of_start = (
     Criterion(metric, 'other', 'as_it_is', less_than=0.1, of_gain=True)
     for metric in ('target/steps', start)
@@ -487,6 +487,12 @@ def test_invalid_studies_are_refused():
     (dict(target=('target/step', 1.0)), "metric 'target/step', which its runs"),
     (dict(tuning=Tuning('rl.optimizer.lr', (1,), 'eval/m')), 'eval/m'),
     (dict(shown=('old/pass@1',)), "metric 'old/pass@1'"),
+    (dict(shown=(f'budget/{right}',)), "metric 'budget/eval"),
+    (dict(tokens=-1), 'tokens of a study'),
+    (
+      dict(tuning=Tuning('rl.optimizer.lr', (1,), right, keys={'othr': 'a'})),
+      "keys\\['othr'\\], which is no setting. Did you mean 'other'",
+    ),
   ):
     with pytest.raises(ValueError, match=words):
       grid_checks.check(study(**changes))
@@ -577,6 +583,11 @@ def test_settings_of_every_earlier_stage_have_warm_starts_of_their_own():
   s = study(recipe=c, settings=settings)
   assert list(grid.warm_starts(s)) == ['sft--s0']
   assert {c.warm for c in grid.cells(s, 'W')} == {'sft--s0'}
+  c.named = {'more': dict(kind='sft', sft=dict(steps=2))}
+  c.stages = ('sft', 'more')
+  settings = {'few': {}, 'many': {'named.more.sft.steps': 9}}
+  s = study(recipe=c, settings=settings)
+  assert list(grid.warm_starts(s)) == ['few--s0']
 
 
 def test_settings_of_sources_that_only_rl_reads_share_a_warm_start():
@@ -664,6 +675,19 @@ def test_a_number_is_tuned_on_seeds_that_are_not_evaluated(
   assert used.settings['control'] == {
     'rl.top_k': 3, key: pytest.approx(lr / 2)
   }  # fmt: skip
+
+
+def test_a_setting_may_tune_a_key_of_its_own():
+  keys = {'warm': 'rl.temperature'}
+  tuning = Tuning('rl.optimizer.lr', (0.5,), 'train/loss', keys=keys)
+  s = study(settings={'one': {}, 'warm': {}}, tuning=tuning)
+  c = config_lib.read(recipe()).rl
+  assert grid.trials(s).settings == {
+    'one~0.5': {'rl.optimizer.lr': c.optimizer.lr / 2},
+    'warm~0.5': {'rl.temperature': c.temperature / 2},
+  }
+  used = grid.tuned(s, lambda name: 1.0).settings
+  assert used['warm'] == {'rl.temperature': c.temperature / 2}
 
 
 def test_values_that_a_difference_cannot_have():

@@ -105,6 +105,27 @@ def test_gains_and_leads_are_columns(tmp_path):
   assert f'lead/{right}' not in found.last
 
 
+def test_settings_are_compared_at_equal_tokens(tmp_path):
+  """A value between two evaluations is interpolated. A run that samples fewer
+  tokens has no value.
+  """
+  key = 'eval/heldout/pass@1'
+  rows = [{'step': 0, key: 0.2}]
+  for step, x in (5, 0.3), (10, 0.7):
+    rows += [{'step': step, 'train/tokens': 10.0}, {'step': step, key: x}]
+  folder = tmp_path / 'a'
+  told(folder, rows)
+  column = f'budget/{key}'
+
+  def at(tokens: int) -> outcome.Told:
+    return outcome.read(folder, (key, 1.0), budget=tokens)
+
+  values = [at(n).last.get(column) for n in (25, 50, 75, 100, 101)]
+  assert values == [pytest.approx(x) for x in (0.25, 0.3, 0.5, 0.7)] + [None]
+  assert at(75).first[column] == 0.2
+  assert column not in at(0).last
+
+
 def test_a_target_is_the_best_value_of_a_setting(tmp_path):
   """The target of a seed is the best value of its own run, so this run reaches
   the target. Values before the first step do not count.
