@@ -67,11 +67,7 @@ LOSSES = {
     'sft.rows': 256,
     'sft.steps': STEPS // 4,
   },
-  'eksft': {
-    'sft.loss': 'eksft',
-    'sft.entropy_coef': 0.0,
-    'sft.kl_coef': 0.0,
-  },
+  'eksft': {'sft.loss': 'eksft'},
   'pear': {'sft.loss': 'pear', 'sft.behaviour': 'logp'},
   'weighted': {'sft.weights': 'right'},
 }
@@ -89,7 +85,6 @@ def get_study():
   c.eval.update(problems=128, samples=16, harder=False)
   return Study(
     recipe=c,
-    seeds=3,
     settings={'sft': {}, **LOSSES},
     shown=(AFTER_SFT, 'start/eval/heldout/greedy', PASS, 'train/entropy'),
     claims=[
