@@ -66,7 +66,7 @@ def get_study():
     'answer': {'reward': 'task', 'weight': 1.0},
     'stated': {'reward': 'brier', 'weight': 0.0},
   }
-  c.eval.update(every=20, problems=128, samples=16, harder=False)
+  c.eval.update(problems=128, samples=16, harder=False)
   return Study(
     recipe=c,
     settings={

@@ -80,7 +80,7 @@ def get_study():
     name: dict(reward=reward, weight=float(name == 'verifier'))
     for name, reward in REWARDS.items()
   }
-  c.eval.update(every=20, samples=16, problems=128, harder=False)
+  c.eval.update(samples=16, problems=128, harder=False)
   likelihoods = [name for name in REWARDS if name != 'verifier']
   return Study(
     recipe=c,
