@@ -184,6 +184,18 @@ def test_a_stage_trains_on_searched_completions(expert, tmp_path):
     phases._refuse_parts(run.rl)
 
 
+def test_a_second_mesh_searches(expert, tmp_path):
+  """Devices that only sample find the completions of one mesh."""
+  once = {'rl.steps_per_dispatch': 1}
+  one = expert(tmp_path / 'one', mesh=(4, 1, 2), **once)
+  two = {'mesh': (2, 1, 2), 'sampler_mesh': (4, 1, 1)}
+  two = expert(tmp_path / 'two', **once | two)
+  for got, want in zip(two, one, strict=True):
+    for name in ('loss', 'grad_norm', 'reward_mean', 'search/generated'):
+      wanted = pytest.approx(want[f'train/{name}'], rel=1e-3, abs=1e-5)
+      assert got[f'train/{name}'] == wanted, name
+
+
 def test_the_search_of_a_stage_has_its_settings():
   tokenizer = tokenizers.CharTokenizer('0123456789 ')
   keys = {'candidates': 3, 'step_end': ' ', 'leaf': 'verifier_at_end'}
