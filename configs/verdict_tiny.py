@@ -50,21 +50,24 @@ policy has never seen the question: its first loss is 6 nats. With 0.03 from the
 start, the final pass@1 is 0.790, 0.831 and 0.248: seed 2 falls from 0.40 to
 0.23 within 20 steps and does not recover. With 0.3 and seed 0 it is 0.554.
 
-Earlier runs: the verdict as the only reward, without training on verdicts.
-`judged` asks the policy, which has never seen the question. `judged_by_teacher`
-asks the run runs/verdict of the first command, here with the same seed. pass@1
-after 80 steps, and the mean reward of the first and the last five steps:
+The verdict as the only reward, without training on verdicts, from the same warm
+starts. `judged` asks the policy, which has never seen the question.
+`judged_by_teacher` asks the run runs/verdict of the first command, here with
+the same seed. pass@1 by RL steps, and the mean reward of the first and the last
+five steps:
 
-                             seed 0       seed 1       seed 2
-  warm start         pass@1  0.466        0.398        0.402
-  none               pass@1  0.776        0.915        0.570
-  judged             pass@1  0.220        0.000        0.170
-                     reward  0.67   0.60  0.41   0.17  0.54   0.61
-  judged_by_teacher  pass@1  0.191        0.253        0.175
-                     reward  0.85   0.89  0.93   0.95  0.61   0.70
+                            0      20     40     60     80     reward
+  judged            seed 0  0.469  0.002  0.000  0.000  0.000  0.67  0.20
+                    seed 1  0.399  0.004  0.000  0.000  0.000  0.41  0.19
+                    seed 2  0.380  0.162  0.000  0.000  0.000  0.54  0.24
+  judged_by_teacher seed 0  0.469  0.191  0.191  0.191  0.191  0.80  0.89
+                    seed 1  0.399  0.211  0.216  0.212  0.188  0.92  0.93
+                    seed 2  0.380  0.178  0.176  0.176  0.002  0.38  0.54
 
-A policy that always gives the same answer has a pass@1 of 0.2. The reward of
-the teacher rises in every seed, and pass@1 falls to about this level.
+pass@1 after 80 steps minus that of `none` is -0.734 +- 0.527 with `judged` and
+-0.607 +- 0.311 with `judged_by_teacher`. A policy that always gives the same
+answer has a pass@1 of 0.2. The reward of the teacher rises with every seed, and
+pass@1 falls to this level or below.
 
 A warm start takes 0.2 to 0.4 min of CPU time, and its rl stage 0.4 to 0.7 min,
 with compilation, on two cores with a load of 5 to 16 from other work.
