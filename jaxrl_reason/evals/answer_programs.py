@@ -83,44 +83,62 @@ def make_generate(
 
   @jax.jit
   def generate(params, tokens, valid, row_ids, sampling, key, stop, *encoded):
+    rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
     if how is not None:
       given = params, tokens, valid, *encoded, key, sampling, stop
-      rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
       return turns.generate(how, model, *given, **rest)
     if not isinstance(params, Weights):
       params = Weights(params)
-    own = params.policy
-    given = model, own, tokens, valid, key, sampling, stop
-    rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
-    rest |= dict(policy_logp=details, entropy=details)
+    given = model, params.policy, tokens, valid, key, sampling, stop
+    told = dict(policy_logp=details, entropy=details)
     if chunks is not None:
-      return chunks_lib.generate(chunks, *given, **rest)
+      return chunks_lib.generate(chunks, *given, **rest, **told)
     if search is not None:
-
-      def value(rows):
-        if verifier is not None:
-          return verifier(rows, *encoded)
-        return judge(params.judge, rows, max_new)
-
-      rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
-      rest |= dict(judge=value)
-      out = gumbel_search.generate(search, *given, **rest)
+      value = _value(params, judge, verifier, max_new, encoded)
+      out = gumbel_search.generate(search, *given, **rest, judge=value)
     elif power is None:
-      out = sampler.generate(*given, **rest, forcing=forced)
+      out = sampler.generate(*given, **rest, **told, forcing=forced)
     else:
-      out = power_sampling.generate(power, *given, **rest)
+      out = power_sampling.generate(power, *given, **rest, **told)
     if base is None and judge is None and not top:
       return out
-    views, rows = out.views or {}, _rows(tokens, valid, out)
-    if base is not None:
-      views |= _of_base(base, params.base, rows, tokens.shape[1])
-    if judge is not None:
-      views[JUDGE] = judge(params.judge, rows, max_new)
-    if top:
-      views |= _likeliest(model, own, rows, tokens.shape[1], top)
-    return out.replace(views=views)
+    start, rows = tokens.shape[1], _rows(tokens, valid, out)
+    views = _scores(model, base, judge, params, rows, start, max_new, top)
+    return out.replace(views=(out.views or {}) | views)
 
   return generate
+
+
+def _value(
+  weights: Weights, judge, verifier, max_new: int, encoded: tuple
+) -> Callable[[Rows], jax.Array]:
+  """Returns the function of rows that a search maximizes; its arguments are
+  those of `make_generate`.
+  """
+
+  def value(rows: Rows) -> jax.Array:
+    if verifier is not None:
+      return verifier(rows, *encoded)
+    return judge(weights.judge, rows, max_new)
+
+  return value
+
+
+def _scores(
+  model: Model, base, judge, weights: Weights, rows: Rows, start: int,
+  max_new: int, top: int,
+) -> dict:  # fmt: skip
+  """Computes the views of completions that a scoring pass returns; see
+  `make_generate`. start: columns of the prompt.
+  """
+  views = {}
+  if base is not None:
+    views |= _of_base(base, weights.base, rows, start)
+  if judge is not None:
+    views[JUDGE] = judge(weights.judge, rows, max_new)
+  if top:
+    views |= _likeliest(model, weights.policy, rows, start, top)
+  return views
 
 
 def _rows(tokens, valid, out: Rollout) -> Rows:

@@ -253,35 +253,40 @@ def through(
   windows = tuple(dict.fromkeys(c.layer_windows))
   tables = rotary(c, rows.positions, max_tokens)
   flags, of_layer = mixed_layers.differing(c, tables, windows)
-  attend = attention_of(windows)
+  body_of = _bodies(c, of_layer, attention_of(windows), real, weights)
+  if inputs is not None:
+    inputs = jnp.where(real[..., None, None], inputs, 0)
+  xs = _slices(params, c, flags, memory, routes, inputs)
+  x = sharding.tokens(x)
+  x, aux = scans.over(c, body_of, x, xs, layers_run or c.layers)
+  x = residuals.joined(x, params, c) if c.streams else x
+  if layers_run is not None:
+    return x, (None, None)
+  kept = {name: kept for name, (kept, _) in aux.items()}
+  used = mixed_layers.in_order(c, aux) if c.experts else None
+  return layers.norm(x, params, 'final_norm', c), (kept, used)
+
+
+def _bodies(
+  c: Config, of_layer: dict, attend: Callable, real, weights
+) -> Callable:
+  """Returns the argument `body_of` of `scans.over`, which computes one layer.
+
+  Args:
+    of_layer: of `mixed_layers.differing`; real: bool [N,T].
+    attend, weights: see `through`.
+  """
 
   def body(x, xs, stack, passed):
     p, flags, memory, routes, inputs = xs
     angles, which, cutoff = of_layer[stack](flags)
-    keys = scans.Passed((), memory)
-
-    def of_this(q, *kv, index=None, **beside):
-      nonlocal keys
-      keys = scans.Passed(kv, memory, index)
-      keys = passed.completed(keys) if passed else keys
-      if keys.index is not None:
-        beside['index'] = keys.index
-      how = dict(which=which, memory=keys.memory, **beside)
-      out, kept = attend(q, *keys.heads, **how)
-      return out, kept[: len(kv)] if passed and kept else kept
-
+    own = scans.LayerAttention(attend, which, memory, passed)
     others = routes, inputs, cutoff
-    x, (kept, used) = block(x, p, c, angles, of_this, *others)
+    x, (kept, used) = block(x, p, c, angles, own, *others)
     if used is not None:
       counted = real if weights is None else jnp.where(real, weights, 0)
-      # Reduced here, so that probabilities [L,N,T,E] need not exist.
-      used = {
-        'routes': used['routes'].astype(moe.route_dtype(c.experts)),
-        'load_balance': moe.load_balance(
-          used['routes'], used['probs'], counted
-        ),
-      }
-    return sharding.tokens(x), ((kept, used), keys)
+      used = moe.summary(used, counted, c.experts)
+    return sharding.tokens(x), ((kept, used), own.keys)
 
   def of_stack(stack, passed):
     f = functools.partial(body, stack=stack, passed=passed)
@@ -289,29 +294,22 @@ def through(
       return f
     return jax.checkpoint(f, policy=layers.REMAT[c.remat])
 
-  memory, routed = memory or {}, {}
-  if routes is not None:
-    routed = mixed_layers.by_stack(c, routes)
+  return of_stack
+
+
+def _slices(params: Any, c: Config, flags: dict, memory, routes, inputs):
+  """Returns, by stack, the arrays that differ between its layers: (weights,
+  flags, memory, routes, inputs), stacked; None for arrays that it lacks.
+  """
+  routed = {} if routes is None else mixed_layers.by_stack(c, routes)
   own = {}
   if inputs is not None:
-    inputs = jnp.where(real[..., None, None], inputs, 0)
     own = mixed_layers.of_stacks(c, jnp.moveaxis(inputs, 2, 0))
-  xs = {
-    name: (
-      params[name],
-      flags[name],
-      *(x.get(name) for x in (memory, routed, own)),
-    )
+  others = memory or {}, routed, own
+  return {
+    name: (params[name], flags[name], *(x.get(name) for x in others))
     for name in c.stacks
   }
-  x = sharding.tokens(x)
-  x, aux = scans.over(c, of_stack, x, xs, layers_run or c.layers)
-  x = residuals.joined(x, params, c) if c.streams else x
-  if layers_run is not None:
-    return x, (None, None)
-  kept = {name: kept for name, (kept, _) in aux.items()}
-  used = mixed_layers.in_order(c, aux) if c.experts else None
-  return layers.norm(x, params, 'final_norm', c), (kept, used)
 
 
 def forward(

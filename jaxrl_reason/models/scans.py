@@ -6,6 +6,7 @@ layer that later layers read, and the inputs of its indexer's choice, are
 constants of the scans over those layers, so a backward pass stores them once.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,36 @@ class Passed:
     n = len(own.heads)
     memory = self.memory and (*own.memory, *self.memory[n:])
     return Passed((*own.heads, *self.heads[n:]), memory, self.index)
+
+
+@dataclasses.dataclass
+class LayerAttention:
+  """Computes `attend` for one layer, with the arrays that the layer lacks.
+
+  Attributes:
+    attend: `attention_of(windows)` of `blocks.through`.
+    which: index of the layer's window; memory: the layer's slice.
+    passed: of the earlier layer that this layer reads, or None.
+    keys: of this layer, complete after the call.
+  """
+
+  attend: Callable
+  which: Any
+  memory: Any
+  passed: Passed | None
+  keys: Passed = dataclasses.field(init=False)
+
+  def __post_init__(self):
+    self.keys = Passed((), self.memory)
+
+  def __call__(self, q, *kv, index=None, **beside):
+    keys, passed = Passed(kv, self.memory, index), self.passed
+    self.keys = keys = passed.completed(keys) if passed else keys
+    if keys.index is not None:
+      beside['index'] = keys.index
+    how = dict(which=self.which, memory=keys.memory, **beside)
+    out, kept = self.attend(q, *keys.heads, **how)
+    return out, kept[: len(kv)] if passed and kept else kept
 
 
 def over(c: Config, body_of: Callable, x: jax.Array, xs: dict, n_layers: int):

@@ -38,6 +38,7 @@ from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.rollouts import group_arrays, sampler
 from jaxrl_reason.rollouts.draw import NONE, Draw
 from jaxrl_reason.rollouts.fused import FusedSource, key_of
+from jaxrl_reason.rollouts.slots import Slots
 
 NAME = 'in_flight'
 KEPT, RECOMPUTED = CACHES = 'kept', 'recomputed'
@@ -53,10 +54,10 @@ class Flight:
   number: jax.Array  # i32 [M], of the group in a place
   free: jax.Array  # i32 [b], places of the groups that were trained on last
   prompts: Prompts  # [M,...]
-  slots: sampler.Slots  # M*I slots, M*G rows
+  slots: Slots  # M*I slots, M*G rows
 
 
-def _finished(slots: sampler.Slots) -> jax.Array:
+def _finished(slots: Slots) -> jax.Array:
   m, n_slots = slots.row.shape
   n_rows = slots.out['tokens'].shape[0] // m
   over = slots.over.reshape(m, n_slots).all(axis=1)
@@ -209,7 +210,7 @@ class InFlightSource:
     model = self.source.gen.model
     return Draw(model, weights, sampling, keys, stop, version=version)
 
-  def _begin(self, params, draw: Draw, prompts: Prompts) -> sampler.Slots:
+  def _begin(self, params, draw: Draw, prompts: Prompts) -> Slots:
     """Prefills prompts [n,P] and samples the first tokens of all their rows."""
     gen, asked = self.source.gen, (prompts.tokens, prompts.valid)
     n, g, c = len(prompts.tokens), gen.n_samples, gen.max_new

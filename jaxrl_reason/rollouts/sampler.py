@@ -20,75 +20,22 @@ the same after a resume, and for any sharding, slots or split of a batch.
 """
 
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.experimental
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl_reason import logits as logits_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model, Params, Rollout
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.parts import moe
-from jaxrl_reason.rollouts.draw import BLANK, NONE, Draw, Past
+from jaxrl_reason.rollouts.draw import BLANK, NONE, Draw
 from jaxrl_reason.rollouts.forcing import Forcing
 from jaxrl_reason.rollouts.hidden_states import HIDDEN, HiddenStates
-
-
-@struct.dataclass
-class Slots:
-  """The state of the S = B*I slots between two steps."""
-
-  step: jax.Array  # steps done, which determines the next column
-  t: jax.Array  # int [] or [S], index in its completion of `token`
-  token: jax.Array  # int [S], to decode next
-  over: jax.Array  # bool [S], there is no token to decode
-  cache: Any
-  out: dict[str, jax.Array]  # [N,C,...]; tokens are NONE until sampled
-  past: Past
-  # With fewer slots than rows; None if every row has its own slot.
-  row: jax.Array | None = None  # int [B,I], the sample of its prompt in a slot
-  taken: jax.Array | None = None  # int [B], samples assigned so far
-  # int [S], tokens of a completion that the cache has beside its prompt; None:
-  # all are the row's own (`rollouts.tree`).
-  shared: jax.Array | None = None
-  # f32 [N,D], of `Draw.states`; None: nothing reads hidden states.
-  states: jax.Array | None = None
-
-
-def _rows(slots: Slots) -> Callable:
-  """Returns a function that selects the slots' rows: x [N,...] -> [S,...]."""
-  if slots.row is None:
-    return trees.identity
-  b, n_slots = slots.row.shape
-
-  def pick(x):
-    taken = jax.vmap(operator.getitem)(x.reshape(b, -1), slots.row)
-    return taken.reshape(b * n_slots)
-
-  return pick
-
-
-def _write(all_, x, slots: Slots, t):
-  """Writes x [S,...] into all_ [N,C,...] at index t of the slots' rows."""
-  if slots.row is None and jnp.ndim(t):
-    return all_.at[jnp.arange(len(t)), t].set(x, mode='drop')
-  if slots.row is None:
-    return jax.lax.dynamic_update_index_in_dim(all_, x, t, axis=1)
-  b, n_slots = slots.row.shape
-
-  def split(x, n):
-    return x.reshape(b, n, *x.shape[1:])
-
-  # Slots that are over may have run past C.
-  put = jax.vmap(lambda a, i, j, x: a.at[i, j].set(x, mode='drop'))
-  grouped = split(all_, all_.shape[0] // b)
-  new = put(grouped, slots.row, split(t, n_slots), split(x, n_slots))
-  return new.reshape(all_.shape)
+from jaxrl_reason.rollouts.slots import Slots, rows_of, write
 
 
 def _tell(on_token: Callable, t, token, over) -> None:
@@ -100,7 +47,7 @@ def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
   """Decodes the slots' tokens and samples the next tokens."""
   hidden, cache, states = _decoded(draw, slots)
   step, t = slots.step + 1, slots.t + 1
-  given = hidden, _rows(slots), t, slots.past, slots.over
+  given = hidden, rows_of(slots), t, slots.past, slots.over
   new, past, ends = draw.next(*given)
   token = new['tokens']
   if on_token is not None:
@@ -108,10 +55,10 @@ def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
   out = dict(slots.out)
   if 'routes' in out:
     used = draw.model.sampled_routes(cache)[1]
-    out['routes'] = _write(out['routes'], used, slots, slots.t)
+    out['routes'] = write(out['routes'], used, slots, slots.t)
   for name, x in new.items():
     x = jnp.where(slots.over, BLANK.get(name, 0), x)
-    out[name] = _write(out[name], x, slots, t)
+    out[name] = write(out[name], x, slots, t)
   full = t + 1 == out['tokens'].shape[1]
   over = slots.over | ends | full
   new = dict(cache=cache, out=out, past=past, states=states)
@@ -305,6 +252,34 @@ def to_rollout(draw: Draw, slots: Slots, g: int, version: jax.Array) -> Rollout:
   )
 
 
+def _refuse_few(n_slots: int, n_samples: int, **parts: Any) -> None:
+  """Refuses parts that need a slot for every row; None: not used."""
+  if name := next((name for name, x in parts.items() if x is not None), ''):
+    raise ValueError(
+      f'{name} needs a slot for every row, not {n_slots} of {n_samples}'
+    )
+
+
+def _decoded_to_end(
+  draw: Draw, on_token: Callable | None, loops, always: bool, slots: Slots
+) -> Slots:
+  """Runs loops of `trips`. The first loop has its cache.
+
+  Args:
+    always: run all loops; False: `if_unfinished`.
+  """
+  (_, most), *rest = loops
+  slots = loop(draw, on_token, most, slots)
+  if not always and rest:
+    last = if_unfinished(draw, on_token, rest, slots)
+    # Of the cache, only the routes of prompts are read, and loops keep them.
+    return last.replace(cache=slots.cache)
+  for columns, most in rest:
+    cache = draw.model.grow(slots.cache, columns)
+    slots = loop(draw, on_token, most, slots.replace(cache=cache))
+  return slots
+
+
 def generate(
   model: Model,
   params: Params,
@@ -363,14 +338,12 @@ def generate(
   """
   (b, _), g, c = prompts.shape, n_samples, max_new
   n_slots = min(slots or g, g)
-  alone = dict(on_token=on_token, forcing=forcing)
-  alone |= dict(automaton=sampling.automaton, states=states)
-  name = next((name for name, x in alone.items() if x is not None), None)
-  if n_slots < g and name:
-    raise ValueError(f'{name} needs a slot for every row, not {slots} of {g}')
-  ids = jnp.arange(b * g) if row_ids is None else row_ids
+  if n_slots < g:
+    alone = dict(on_token=on_token, forcing=forcing, states=states)
+    _refuse_few(n_slots, g, automaton=sampling.automaton, **alone)
   if states is not None and not segments:
     raise ValueError('hidden states need segments, not 0')
+  ids = jnp.arange(b * g) if row_ids is None else row_ids
   told = policy_logp, entropy, forcing, None, None, states
   weights = model.decode_params(params)
   draw = Draw.make(model, weights, key, ids, sampling, stop, *told)
@@ -385,15 +358,7 @@ def generate(
     state = state.replace(states=states.begin(b * g, hidden.shape[-1]))
   if on_token is not None:
     _tell(on_token, state.t, state.token, jnp.zeros_like(state.over))
-  state = loop(draw, on_token, loops[0][1], state)
-  if segments:
-    for columns, most in loops[1:]:
-      state = state.replace(cache=model.grow(state.cache, columns))
-      state = loop(draw, on_token, most, state)
-  elif loops[1:]:
-    last = if_unfinished(draw, on_token, loops[1:], state)
-    # Of the cache, only the routes of prompts are read, and loops keep them.
-    state = last.replace(cache=state.cache)
+  state = _decoded_to_end(draw, on_token, loops, segments > 0, state)
   if states is not None:  # the last tokens of the longest rows
     state = state.replace(states=_decoded(draw, state)[-1])
   return to_rollout(draw, state, g, version)

@@ -33,6 +33,7 @@ from jaxrl_reason.base import Model, Params, Rollout
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts.draw import BLANK, NONE, Draw
+from jaxrl_reason.rollouts.slots import Slots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +189,7 @@ def of_rows(draw: Draw, rows: np.ndarray) -> Draw:
   )
 
 
-def _fork(model: Model, slots: sampler.Slots, at, n: int, columns: int):
+def _fork(model: Model, slots: Slots, at, n: int, columns: int):
   """Replaces every row by n children that share its tokens before index `at`.
 
   Args:
@@ -210,7 +211,7 @@ def _fork(model: Model, slots: sampler.Slots, at, n: int, columns: int):
   )
 
 
-def _at_columns(how: Tree, every: Draw, slots: sampler.Slots, room: int):
+def _at_columns(how: Tree, every: Draw, slots: Slots, room: int):
   """Samples to each fork in turn, and then to the end: (slots of all rows, the
   nodes of their tokens [1,leaves,C]).
   """
@@ -228,7 +229,7 @@ def _at_columns(how: Tree, every: Draw, slots: sampler.Slots, room: int):
   return slots, how.nodes(level)
 
 
-def _by_entropy(how: Tree, every: Draw, slots: sampler.Slots, room: int):
+def _by_entropy(how: Tree, every: Draw, slots: Slots, room: int):
   """Samples rows to their ends, and then the other children of their forks:
   (slots of all rows, the nodes of their tokens [S,leaves,C]).
   """

@@ -248,27 +248,42 @@ def generate(
   used = model.sampled_routes(cache)[1] if routes else None
   bounds = _bounds(how, tree, segments)
   cache = model.gapped(cache, how.columns(bounds[0]))
-  of_each = functools.partial(jnp.repeat, repeats=n_samples // leaves, axis=0)
-  encoded = jax.tree.map(of_each, encoded)
   play = Play(how, draw, max_new, seats.block if by_role else 1)
-  games = play.of_mover(ids[::leaves], jnp.int32(0))  # one key of a game
-  noise = trees.row_keys(trees.named_key(key, 'environment'), games)
-  env = jax.tree.map(sharding.rows, jax.vmap(how.env.reset)(encoded, noise))
+  env = _env(play, encoded, key, ids[::leaves], n_samples // leaves)
   state = begin(play, hidden, cache, env, used)
   if tree:
     state, nodes = episode_tree.play_all(tree, every, play, state)
     play = dataclasses.replace(play, draw=every)
   else:
     state = _played(play, state, bounds)
-  mine = state.out, state.episode, state.env
-  out, episode, env = jax.tree.map(seats.in_order, mine)
-  state = state.replace(out=out, episode=episode, env=env)
+  state = _in_order(seats, state)
   out = rollout(play, state, n_samples, version)
   if tree:
     out = out.replace(node=tree.numbered(nodes, out.valid, n_samples))
   if by_role:
     out = out.replace(role=jnp.arange(n, dtype=jnp.int8) % how.players)
   return out.replace(views=how.env.told(state.env)) if how.env.told else out
+
+
+def _env(play: Play, encoded: dict, key, ids: jax.Array, n: int) -> Any:
+  """Returns the first states of the environment, for n episodes of a prompt.
+
+  Args:
+    encoded: by prompt, [B,...]; ids: of the rows.
+  """
+  of_each = functools.partial(jnp.repeat, repeats=n, axis=0)
+  encoded = jax.tree.map(of_each, encoded)
+  games = play.of_mover(ids, jnp.int32(0))  # one key of a game
+  noise = trees.row_keys(trees.named_key(key, 'environment'), games)
+  env = jax.vmap(play.how.env.reset)(encoded, noise)
+  return jax.tree.map(sharding.rows, env)
+
+
+def _in_order(seats: Seats, state: State) -> State:
+  """Returns the state with the rows in the order of the batch."""
+  mine = state.out, state.episode, state.env
+  out, episode, env = jax.tree.map(seats.in_order, mine)
+  return state.replace(out=out, episode=episode, env=env)
 
 
 def _bounds(how: Turns, tree: tree_lib.Tree | None, segments: int) -> list[int]:

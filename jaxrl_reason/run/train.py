@@ -8,6 +8,7 @@ resumed run repeats them bit for bit; SIGTERM and Ctrl-C save first.
 
 import contextlib
 import time
+from typing import Any
 
 import jax
 from etils import epath
@@ -16,7 +17,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import emergency, files, manager, pretrained
-from jaxrl_reason.config import Run
+from jaxrl_reason.config import RL, Data, Run
 from jaxrl_reason.config.run import Checkpoint
 from jaxrl_reason.data import preference_pairs
 from jaxrl_reason.data.problems import PIECES, Problems
@@ -99,12 +100,7 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
     f'{jax.process_count()} processes; workdir {workdir}'
   )
   for own in (p.config for p in planned if p.kind == 'rl'):
-    rewarding.check(own.rl, own.data, problems, tokenizer)
-    sources.check(own.rl, own.data, problems, tokenizer)
-    if own.rl.teacher.weights:
-      teachers.check(own.rl.teacher, own.data, problems, tokenizer)
-    if own.rl.reward_model.weights:
-      reward_models.check(own.rl.reward_model.weights, tokenizer)
+    _check_rl(own.rl, own.data, problems, tokenizer)
   compiled = compile_log.Log()
   spent = goodput.Spent(started, compiled)
   w = config.watchdog
@@ -134,10 +130,26 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
   if stopping.agreed:
     return None
   if hosts.is_main():
-    text = evaluation_files.before_and_after(workdir, int(state.step))
-    aside(text)
-    say(f'Curves: {plots.save(workdir)}')
+    _show_results(workdir, int(state.step))
   return state
+
+
+def _check_rl(c: RL, d: Data, problems: Problems, tokenizer: Any) -> None:
+  """Refuses an rl stage whose rewards, source, teacher or reward model do not
+  fit the problems or the tokenizer.
+  """
+  rewarding.check(c, d, problems, tokenizer)
+  sources.check(c, d, problems, tokenizer)
+  if c.teacher.weights:
+    teachers.check(c.teacher, d, problems, tokenizer)
+  if c.reward_model.weights:
+    reward_models.check(c.reward_model.weights, tokenizer)
+
+
+def _show_results(workdir: epath.Path, step: int) -> None:
+  """Prints completions from before and after the run, and saves its curves."""
+  aside(evaluation_files.before_and_after(workdir, step))
+  say(f'Curves: {plots.save(workdir)}')
 
 
 def _forget_start(tokenizer: str, workdir: epath.Path) -> None:

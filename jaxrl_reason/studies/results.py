@@ -198,66 +198,69 @@ class Found:
   def data(self) -> dict[str, Any]:
     """Returns all results as JSON values."""
     study = self.study
-    metrics = study.shown
-
-    def plain(value: fits.Value):
-      row = dataclasses.asdict(value) | {'half': value.half}
-      return {k: None if x != x else x for k, x in row.items()}
-
-    def of(name: str) -> dict:
-      return {
-        'changes': dict(study.settings[name]),
-        'diverged': [s for s, t in self.told[name].items() if t.diverged],
-        'final': {m: plain(self.final(name, m)) for m in metrics},
-        'gain': {m: plain(self.gain(name, m)) for m in metrics},
-        'paired': {m: plain(self.paired(name, m)) for m in metrics},
-        'p': {m: self.p_values(m).get(name) for m in metrics},
-        'target': {
-          'steps': plain(self.final(name, STEPS_TO)),
-          'tokens': plain(self.final(name, TOKENS_TO)),
-          'runs': self.reaching(name),
-        },
-        'pass_at_k': {
-          split: {k: plain(v) for k, v in self.pass_at_k(name, split, 'after')}
-          for split in self.splits()
-        },
-        'fits': {
-          law: {x: plain(self.fitted(name, law, x)) for x in names}
-          for law, names in LAWS.items()
-        },
-      }
-
     return {
       'against': study.base,
       'seeds': study.seeds,
       'target': list(study.target),
-      'start': {m: plain(self.start(m)) for m in metrics},
-      'pass_at_k_before': {
-        split: {
-          k: plain(v) for k, v in self.pass_at_k(study.base, split, 'before')
-        }
-        for split in self.splits()
-      },
-      'settings': {name: of(name) for name in study.settings},
-      'claims': [
-        {
-          'claim': claim.text,
-          'verdict': verdicts.of_claim(parts),
-          'criteria': [
-            {
-              'criterion': str(d.criterion),
-              'verdict': d.verdict,
-              'effect': plain(d.effect),
-              'p': d.for_it,
-              'p_against': d.against_it,
-              'left_out': d.left_out,
-            }
-            for d in parts
-          ],
-        }
-        for claim, parts in self.decided()
-      ],
+      'start': {m: plain(self.start(m)) for m in study.shown},
+      'pass_at_k_before': self._curves(study.base, 'before'),
+      'settings': {name: self._of_setting(name) for name in study.settings},
+      'claims': [of_claim(*decided) for decided in self.decided()],
     }
+
+  def _of_setting(self, name: str) -> dict[str, Any]:
+    """Returns the results of a setting as JSON values."""
+    metrics = self.study.shown
+    return {
+      'changes': dict(self.study.settings[name]),
+      'diverged': [s for s, t in self.told[name].items() if t.diverged],
+      'final': {m: plain(self.final(name, m)) for m in metrics},
+      'gain': {m: plain(self.gain(name, m)) for m in metrics},
+      'paired': {m: plain(self.paired(name, m)) for m in metrics},
+      'p': {m: self.p_values(m).get(name) for m in metrics},
+      'target': {
+        'steps': plain(self.final(name, STEPS_TO)),
+        'tokens': plain(self.final(name, TOKENS_TO)),
+        'runs': self.reaching(name),
+      },
+      'pass_at_k': self._curves(name, 'after'),
+      'fits': {
+        law: {x: plain(self.fitted(name, law, x)) for x in names}
+        for law, names in LAWS.items()
+      },
+    }
+
+  def _curves(self, name: str, when: str) -> dict[str, Any]:
+    """Returns pass@k of a setting by split, as JSON values."""
+    return {
+      split: {k: plain(v) for k, v in self.pass_at_k(name, split, when)}
+      for split in self.splits()
+    }
+
+
+def plain(value: fits.Value) -> dict[str, Any]:
+  """Returns a value as JSON values; None for numbers that are not known."""
+  row = dataclasses.asdict(value) | {'half': value.half}
+  return {k: None if x != x else x for k, x in row.items()}
+
+
+def of_claim(
+  claim: verdicts.Claim, parts: Sequence[verdicts.Decided]
+) -> dict[str, Any]:
+  """Returns a decided claim as JSON values."""
+  criteria = [
+    {
+      'criterion': str(d.criterion),
+      'verdict': d.verdict,
+      'effect': plain(d.effect),
+      'p': d.for_it,
+      'p_against': d.against_it,
+      'left_out': d.left_out,
+    }
+    for d in parts
+  ]
+  verdict = verdicts.of_claim(parts)
+  return {'claim': claim.text, 'verdict': verdict, 'criteria': criteria}
 
 
 # The parameters of every law.

@@ -18,7 +18,6 @@ as in https://arxiv.org/abs/2311.01282.
 """
 
 import functools
-import math
 import operator
 from typing import Any
 
@@ -166,16 +165,37 @@ def look(
     attend to nothing).
   """
   from jax.experimental import pallas as pl
-  from jax.experimental.pallas import tpu as pltpu
 
   (n, k, m, h), t = q.shape, kept[0].values.shape[3]
-  size, of_key = _columns(t), kept[0].values.dtype.itemsize * h
-  blocks = -(-t // size)
-  seen = jnp.pad(seen, ((0, 0), (0, 0), (0, blocks * size - t)))
-  fits = (r for r in range(n, 0, -1) if n % r == 0)
-  rows = next(r for r in fits if r == 1 or r * k * size * of_key <= BYTES)
+  size = _columns(t)
+  seen = jnp.pad(seen, ((0, 0), (0, 0), (0, -t % size)))
   alive, held = _fetched(seen, size)
   seen = seen.astype(jnp.float32)
+  values = [x.values for x in kept]
+  scales = [x.scale for x in kept if x.scale is not None]
+  shapes = (n, k, m, h), (n, k, m, LANES)
+  out, lse = pl.pallas_call(
+    functools.partial(_kernel, n_kept=len(kept), cap=cap, columns=t),
+    grid_spec=_grid(q, seen, values, len(scales), size),
+    out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes],
+    cost_estimate=_cost(q, values, scales, min(t, t * live + size / 2)),
+    name=NAME,
+    interpret=interpret,
+  )(at.reshape(1), alive, held, q, seen, *values, *scales)
+  return out, lse[..., 0]
+
+
+def _grid(q, seen, values: list, n_scales: int, size: int) -> Any:
+  """Returns the grid of blocks: of rows, and of `size` columns. A block that is
+  held is not read again (`_fetched`).
+  """
+  from jax.experimental import pallas as pl
+  from jax.experimental.pallas import tpu as pltpu
+
+  n, k, m, h = q.shape
+  of_key = values[0].dtype.itemsize * h
+  fits = (r for r in range(n, 0, -1) if n % r == 0)
+  rows = next(r for r in fits if r == 1 or r * k * size * of_key <= BYTES)
 
   def of_row(i, j, *_):
     return i, 0, 0, 0
@@ -189,44 +209,37 @@ def look(
   def of_scale(i, j, at, live, held):
     return at[0], i, 0, held[j]
 
-  values = [x.values for x in kept]
-  scales = [x.scale for x in kept if x.scale is not None]
-  some = min(len(seen), rows)
   of_q = pl.BlockSpec((rows, k, m, h), of_row)
-  run = functools.partial(_kernel, n_kept=len(kept), cap=cap, columns=t)
-  read = len(kept) * n * k * (of_key + 4 * bool(scales))
-  columns = min(t, t * live + size / 2)
-  shapes = (n, k, m, h), (n, k, m, LANES)
-  out, lse = pl.pallas_call(
-    run,
-    grid_spec=pltpu.PrefetchScalarGridSpec(
-      num_scalar_prefetch=3,
-      grid=(n // rows, blocks),
-      in_specs=[
-        of_q,
-        pl.BlockSpec((some, seen.shape[1], size), of_seen),
-        *[pl.BlockSpec((1, rows, k, size, h), of_kept) for _ in values],
-        *[pl.BlockSpec((1, rows, k, size), of_scale) for _ in scales],
-      ],
-      out_specs=[of_q, pl.BlockSpec((rows, k, m, LANES), of_row)],
-      scratch_shapes=[
-        pltpu.VMEM((rows, k, m, 1), jnp.float32),
-        pltpu.VMEM((rows, k, m, 1), jnp.float32),
-        pltpu.VMEM((rows, k, m, h), jnp.float32),
-      ],
+  kept = pl.BlockSpec((1, rows, k, size, h), of_kept)
+  scale = pl.BlockSpec((1, rows, k, size), of_scale)
+  some = min(len(seen), rows), seen.shape[1], size
+  widths = 1, 1, h  # of running maxima, sums and outputs
+  return pltpu.PrefetchScalarGridSpec(
+    num_scalar_prefetch=3,
+    grid=(n // rows, seen.shape[2] // size),
+    in_specs=[
+      *(of_q, pl.BlockSpec(some, of_seen)),
+      *(*[kept] * len(values), *[scale] * n_scales),
+    ],
+    out_specs=[of_q, pl.BlockSpec((rows, k, m, LANES), of_row)],
+    scratch_shapes=[pltpu.VMEM((rows, k, m, w), jnp.float32) for w in widths],
+  )
+
+
+def _cost(q, values: list, scales: list, columns: float) -> Any:
+  """Estimates the cost of `look` from the columns of a row that are read."""
+  from jax.experimental import pallas as pl
+
+  n, k, m, h = q.shape
+  of_key = values[0].dtype.itemsize * h + 4 * bool(scales)
+  results = 4 * n * k * m * (h + LANES)
+  return pl.CostEstimate(
+    flops=int(4 * q.size * columns),
+    transcendentals=int(n * k * m * columns),
+    bytes_accessed=int(
+      len(values) * n * k * of_key * columns + q.nbytes + results
     ),
-    out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes],
-    cost_estimate=pl.CostEstimate(
-      flops=int(4 * q.size * columns),
-      transcendentals=int(n * k * m * columns),
-      bytes_accessed=int(
-        read * columns + q.nbytes + sum(4 * math.prod(s) for s in shapes)
-      ),
-    ),
-    name=NAME,
-    interpret=interpret,
-  )(at.reshape(1), alive, held, q, seen, *values, *scales)
-  return out, lse[..., 0]
+  )
 
 
 def merged(parts: list, sinks: jax.Array | None = None) -> jax.Array:

@@ -311,6 +311,20 @@ def of_layer(h: jax.Array, p: dict, c, routes=None):
   return y, used
 
 
+def summary(used: dict, weights: jax.Array, n_experts: int) -> dict:
+  """Reduces the outputs of a layer's router to what all layers return, so that
+  probabilities [L,N,T,E] need not exist.
+
+  Args:
+    used: of `mlp`; weights: [N,T], of each token in the load.
+  """
+  routes = used['routes']
+  return {
+    'routes': routes.astype(route_dtype(n_experts)),
+    'load_balance': load_balance(routes, used['probs'], weights),
+  }
+
+
 def load_balance(routes, probs, valid) -> jax.Array:
   """Computes one layer's load balance, E * sum over e of (share of uses of e) *
   (mean probability of e): k when balanced (https://arxiv.org/abs/2101.03961,
