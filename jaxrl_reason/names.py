@@ -109,7 +109,8 @@ def sized_choice(key: str, value: str, kinds: Sequence[str]) -> tuple[str, int]:
 def closest_path(path: str, known: Iterable[str]) -> str:
   """Returns the dotted path most like a path, or ''.
 
-  Paths with the same last name come first: rl.lr is rl.optimizer.lr.
+  Paths with the same or nearly the same last name come first: rl.lr and rl.lrr
+  are rl.optimizer.lr.
   """
   if path in PATHS:
     return PATHS[path]
@@ -117,7 +118,9 @@ def closest_path(path: str, known: Iterable[str]) -> str:
   last = ALIASES.get(last, last)
   known = [*known]
   wanted = f'{outer}{dot}{last}'
-  same = [k for k in known if k.lower().rpartition('.')[2] == last]
+  ends = [k.lower().rpartition('.')[2] for k in known]
+  end = difflib.get_close_matches(last, ends, 1, 0.75)
+  same = [k for k, x in zip(known, ends) if x in end]
   close = difflib.get_close_matches(wanted, same, 1, 0.0)
   return close[0] if close else closest(wanted, known)
 

@@ -163,6 +163,7 @@ NAMED = [
     "model 'runs/nix' is no folder",
   ),
   ([*PLAN, '--topology=v5e:2x4', '--model=nix'], "no shape is known for 'nix'"),
+  ([*RUN, '--config.rl.lrr=3'], "mean 'rl.optimizer.lr'"),
   ([*RUN, '--config.rl=3'], 'jaxrl keys rl" prints them'),
 ]  # fmt: skip
 
