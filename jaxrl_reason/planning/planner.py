@@ -218,12 +218,13 @@ class Planner:
     lean = settings.lean(self.config, self.config.mesh)
     # Refuses --only of other phases.
     settings.asked(self.only, lean.stages[-1], lean.rl.path)
-    _, tokenizer = abstract.texts(lean.data, lean.seed)
-    sizes = lean.model, lean.model_dir, self.model, tokenizer.vocab_size
+    n_tokens = 0  # read only for the sizes of a recipe
+    if not self.model and not lean.model_dir:
+      n_tokens = abstract.texts(lean.data, lean.seed)[1].vocab_size
+    sizes = lean.model, lean.model_dir, self.model, n_tokens
     shape, n = abstract.shape_of(*sizes), len(self.devices)
-    # Weights, moments, gradients in float32 are a small part of a chip.
-    size = spec.n_params(weights.specs(shape))
-    small = 16 * size < self.machine.chip.hbm / 4
+    # Weights, moments and gradients, 16 bytes each, take less than a quarter.
+    small = 64 * spec.n_params(weights.specs(shape)) < self.machine.chip.hbm
     given = lean, n, shape.kv_heads, self.machine.slices, small
     found, failed = [], []
     # The largest tensor axis first: it reads the fewest weights for a token.

@@ -202,10 +202,10 @@ class Found:
       'against': study.base,
       'seeds': study.seeds,
       'target': list(study.target),
-      'start': {m: plain(self.start(m)) for m in study.shown},
-      'pass_at_k_before': self._curves(study.base, 'before'),
+      'start': {m: _plain(self.start(m)) for m in study.shown},
+      'pass_at_k_before': self._by_split(study.base, 'before'),
       'settings': {name: self._of_setting(name) for name in study.settings},
-      'claims': [of_claim(*decided) for decided in self.decided()],
+      'claims': [_decided_claim(*decided) for decided in self.decided()],
     }
 
   def _of_setting(self, name: str) -> dict[str, Any]:
@@ -214,37 +214,37 @@ class Found:
     return {
       'changes': dict(self.study.settings[name]),
       'diverged': [s for s, t in self.told[name].items() if t.diverged],
-      'final': {m: plain(self.final(name, m)) for m in metrics},
-      'gain': {m: plain(self.gain(name, m)) for m in metrics},
-      'paired': {m: plain(self.paired(name, m)) for m in metrics},
+      'final': {m: _plain(self.final(name, m)) for m in metrics},
+      'gain': {m: _plain(self.gain(name, m)) for m in metrics},
+      'paired': {m: _plain(self.paired(name, m)) for m in metrics},
       'p': {m: self.p_values(m).get(name) for m in metrics},
       'target': {
-        'steps': plain(self.final(name, STEPS_TO)),
-        'tokens': plain(self.final(name, TOKENS_TO)),
+        'steps': _plain(self.final(name, STEPS_TO)),
+        'tokens': _plain(self.final(name, TOKENS_TO)),
         'runs': self.reaching(name),
       },
-      'pass_at_k': self._curves(name, 'after'),
+      'pass_at_k': self._by_split(name, 'after'),
       'fits': {
-        law: {x: plain(self.fitted(name, law, x)) for x in names}
+        law: {x: _plain(self.fitted(name, law, x)) for x in names}
         for law, names in LAWS.items()
       },
     }
 
-  def _curves(self, name: str, when: str) -> dict[str, Any]:
+  def _by_split(self, name: str, when: str) -> dict[str, Any]:
     """Returns pass@k of a setting by split, as JSON values."""
     return {
-      split: {k: plain(v) for k, v in self.pass_at_k(name, split, when)}
+      split: {k: _plain(v) for k, v in self.pass_at_k(name, split, when)}
       for split in self.splits()
     }
 
 
-def plain(value: fits.Value) -> dict[str, Any]:
+def _plain(value: fits.Value) -> dict[str, Any]:
   """Returns a value as JSON values; None for numbers that are not known."""
   row = dataclasses.asdict(value) | {'half': value.half}
   return {k: None if x != x else x for k, x in row.items()}
 
 
-def of_claim(
+def _decided_claim(
   claim: verdicts.Claim, parts: Sequence[verdicts.Decided]
 ) -> dict[str, Any]:
   """Returns a decided claim as JSON values."""
@@ -252,7 +252,7 @@ def of_claim(
     {
       'criterion': str(d.criterion),
       'verdict': d.verdict,
-      'effect': plain(d.effect),
+      'effect': _plain(d.effect),
       'p': d.for_it,
       'p_against': d.against_it,
       'left_out': d.left_out,

@@ -42,12 +42,12 @@ def reach(
   """Returns the steps and sampled tokens until a metric first reaches a value,
   and True; or those of the whole run, and False.
   """
-  tokens, before = 0.0, 0
+  tokens = 0.0
   for row, tokens in sampled(rows):
-    before = row['step'] if TOKENS in row else before
     if row['step'] > 0 and row.get(metric, -math.inf) >= value:
       return float(row['step']), tokens, True
-  return float(before), tokens, False
+  steps = max((row['step'] for row in rows if TOKENS in row), default=0)
+  return float(steps), tokens, False
 
 
 def sampled(rows: Sequence[Mapping]) -> Iterator[tuple[Mapping, float]]:
