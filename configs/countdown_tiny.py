@@ -42,7 +42,6 @@ def get_config():
   # 1,011 distinct problems, an eighth of them held out.
   c.data.knobs = dict(max_number=8, max_target=24, ops='+-*/')
   c.data.harder = dict(max_number=10, max_target=40)
-  c.model.scan = False  # two layers: a tenth faster than with a loop
   c.sft.update(steps=300, rows=128, steps_per_dispatch=10)
   c.sft.optimizer.lr = 3e-3
   c.rl.update(

@@ -100,7 +100,7 @@ def get_config(variant: str):
   c.data.update(name='countdown', prompt_len=12, completion_len=30)
   c.data.knobs = dict(max_number=8, max_target=24, ops='+-*/')
   c.model.update(layers=2, width=64, mlp=128, heads=4, kv_heads=4)
-  c.model.update(head_dim=16, qk_norm=True, scan=False)
+  c.model.update(head_dim=16, qk_norm=True)
   c.sft.update(steps=400, rows=64, steps_per_dispatch=5)
   c.sft.optimizer.lr = 3e-3
   c.rl.update(steps=150, prompts=16, samples=8, steps_per_dispatch=5)

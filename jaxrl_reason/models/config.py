@@ -57,8 +57,9 @@ class Config:
   # whole; buckets:N, N compiled prompt widths; chunks:N, N columns at a time.
   prefill: str = 'whole'
   remat: str = 'none'  # none | dots | attention | full (`models.remat`)
-  scan: bool = True  # over layers in training; False unrolls
-  # The same for decoding (`models.stretches`): auto | scan | unroll.
+  # The layers of training and prompts (`models.scans`) and of decoding
+  # (`models.stretches`): auto | scan | unroll.
+  train_layers: str = 'auto'
   decode_layers: str = 'auto'
   # Kernel for whole rows (`parts.attention`); auto: by platform.
   attention: str = 'auto'

@@ -1,7 +1,8 @@
 """Scans over the layers of whole rows, which are stacked by kind.
 
 Adjacent layers of one stack are one scan, and runs that repeat are a scan over
-scans, so that each kind of layer is compiled once. The keys and values of a
+scans, so that each kind of layer is compiled once. A CPU unrolls the scans of a
+shallow model (`scan`). The keys and values of a
 layer that later layers read, and the inputs of its indexer's choice, are
 constants of the scans over those layers, so a backward pass stores them once.
 """
@@ -13,9 +14,13 @@ from typing import Any
 import jax
 from flax import struct
 
-from jaxrl_reason import trees
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import mixed_layers
 from jaxrl_reason.models.config import Config, Runs
+
+# A CPU compiles this many layers about as fast unrolled as in a loop
+# (docs/performance_cpu.md).
+SHALLOW = 4
 
 
 @struct.dataclass
@@ -70,6 +75,15 @@ class LayerAttention:
     return out, kept[: len(kv)] if passed and kept else kept
 
 
+def scan(c: Config, body: Callable, x, xs, n: int):
+  """Scans n layers, in a loop or unrolled, for the platform compiled for."""
+  how = c.train_layers
+  if how == 'auto':
+    shallow = c.layers <= SHALLOW and sharding.platform() == 'cpu'
+    how = 'unroll' if shallow else 'scan'
+  return jax.lax.scan(body, x, xs, unroll=n if how == 'unroll' else 1)
+
+
 def over(c: Config, body_of: Callable, x: jax.Array, xs: dict, n_layers: int):
   """Runs the first layers.
 
@@ -119,7 +133,7 @@ def _runs(
     everything = n == len(jax.tree.leaves(xs[name])[0])
     part = xs[name] if everything else trees.take(xs[name], run)
     body = _body(body_of(name, passed.get(name)), bool(stacks))
-    x, (ys, keys) = jax.lax.scan(body, x, part, unroll=1 if c.scan else n)
+    x, (ys, keys) = scan(c, body, x, part, n)
     passed |= {k: trees.take(keys, 0) for k in stacks}
     out.setdefault(name, []).append(ys)
   return x, {name: mixed_layers.joined(parts) for name, parts in out.items()}
@@ -164,5 +178,5 @@ def _repeated(
     return _runs(c, body_of, x, xs, inside, readers, dict(passed))
 
   parts = {name: split(name) for name in first}
-  x, ys = jax.lax.scan(once, x, parts, unroll=1 if c.scan else n)
+  x, ys = scan(c, once, x, parts, n)
   return x, jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), ys)

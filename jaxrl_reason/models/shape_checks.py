@@ -19,6 +19,7 @@ CHOICES = {
   'dtype': ('float32', 'bfloat16'),
   'cache_dtype': ('model', 'bfloat16', 'int8'),
   'remat': ('none', *layers.REMAT),
+  'train_layers': ('auto', 'scan', 'unroll'),
   'decode_layers': ('auto', 'scan', 'unroll'),
   'attention': ('auto', *attention.KERNELS),
   'activation': tuple(layers.ACTIVATIONS),

@@ -56,7 +56,7 @@ def generate(model, params, **static):
   [
     (dict(prefill='buckets:2'), dict(slots=2, segments=2)),
     (
-      dict(cache_dtype='int8', prefill='chunks:4', scan=False),
+      dict(cache_dtype='int8', prefill='chunks:4', train_layers='unroll'),
       dict(slots=3),
     ),
   ],

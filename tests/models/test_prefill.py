@@ -44,7 +44,7 @@ def assert_same(got, want, atol=1e-5):
     ({}, 13),
     (GEMMA, 4),
     (GEMMA, 20),
-    (dict(remat='full', scan=False), 4),
+    (dict(remat='full', train_layers='scan'), 4),
   ],
 )
 def test_chunks_equal_the_whole_prompt(shape, n):

@@ -168,7 +168,7 @@ def test_layers_of_different_tables_and_windows():
   )(params)
   whole = jnp.concatenate([jnp.repeat(tokens, 2, 0), out.tokens], 1)
   mask = jnp.pad(jnp.repeat(valid, 2, 0), ((0, 0), (0, 6)), constant_values=1)
-  for changes in ({}, {'scan': False, 'remat': 'full'}):
+  for changes in ({}, {'train_layers': 'scan', 'remat': 'full'}):
     other = transformer.build(dataclasses.replace(c, **changes))
     logp = jax.jit(
       lambda p: logprobs.score(

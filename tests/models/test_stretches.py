@@ -131,7 +131,7 @@ def test_a_deeper_model_has_a_program_of_equal_length():
   n = {}
   for layers in (2, 12):
     for how in ('scan', 'unroll'):
-      c = small_config(layers=layers, decode_layers=how)
+      c = small_config(layers=layers, train_layers='scan', decode_layers=how)
       model = transformer.build(c)
 
       def decode(tokens, model=model, c=c):

@@ -79,7 +79,7 @@ def test_theta_is_used(tiny):
 
 
 @pytest.mark.parametrize(
-  'change', [{'scan': False}, {'remat': 'full'}, {'remat': 'dots'}]
+  'change', [{'train_layers': 'scan'}, {'remat': 'full'}, {'remat': 'dots'}]
 )
 def test_unrolling_and_remat_change_no_value_and_no_gradient(tiny, change):
   c, model, params = tiny

@@ -23,7 +23,7 @@ from jaxrl_reason.rollouts.views import HIDDEN, Views
 
 SHAPES = {
   'small': small_config(),
-  'unrolled': small_config(scan=False),
+  'loop': small_config(train_layers='scan'),
   # Windows, dense layers before those with experts, and delta-rule layers.
   **{name: config(name) for name in ('gpt_oss', 'glm4_moe', 'qwen3_next')},
 }
@@ -40,7 +40,7 @@ def test_a_repeated_period_may_end_before_other_layers():
   tokens, valid = jnp.arange(12).reshape(2, 6), jnp.ones((2, 6), bool)
   for layer in range(c.layers):
     got = model.hidden_after(params, tokens, valid, layer)
-    rest = dataclasses.replace(c, scan=False)
+    rest = dataclasses.replace(c, train_layers='unroll')
     want = transformer.build(rest).hidden_after(params, tokens, valid, layer)
     np.testing.assert_allclose(got, want, atol=1e-5)
 

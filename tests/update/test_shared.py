@@ -168,7 +168,7 @@ MODELS = {
   'chunks': dict(windows=(-4, 0), layers=2),
   'caps': dict(attention_cap=2.0, logit_cap=3.0),
   'xla': dict(attention='xla'),
-  'unrolled, remat': dict(scan=False, remat='full'),
+  'unrolled, remat': dict(train_layers='unroll', remat='full'),
   'sinks': dict(sinks=True, layers=2),
   'latent': dict(
     kv_heads=4, kv_rank=6, rope_dim=2, value_dim=3, qk_norm=False, layers=2
@@ -287,7 +287,7 @@ def flops(model, params, batch, how) -> float:
 def test_flops_fall_by_the_share_of_tokens(batch):
   """The model has wide layers, so every token has the same cost."""
   _, model, params = small_model(
-    vocab=24, width=64, mlp=256, layers=2, scan=False
+    vocab=24, width=64, mlp=256, layers=2, train_layers='unroll'
   )
   whole = flops(model, params, batch, None)
   share = (L.P / L.G + L.C) / T

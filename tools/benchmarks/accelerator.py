@@ -73,7 +73,7 @@ def shape_of(a: argparse.Namespace, name: str):
     dtype='bfloat16',
     remat=a.remat,
     attention=a.attention,
-    scan=not a.unrolled,
+    train_layers='unroll' if a.unrolled else 'scan',
   )
 
 

@@ -115,7 +115,7 @@ class OneSize(packing.Tree):
 def compiled(a: argparse.Namespace, share: float, group: int) -> list:
   """Compiles both updates: (() -> metrics, FLOPs) of each."""
   prompt = round(share * a.tokens)
-  config = grpo_step.shape(a.layers, a.width, scan=False)
+  config = grpo_step.shape(a.layers, a.width, train_layers='unroll')
   model = transformer.build(config)
   gen = fused.Generation(model, group, a.tokens - prompt)
   learner, _, state, _ = grpo_step.problem_of(

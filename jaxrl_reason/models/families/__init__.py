@@ -147,7 +147,7 @@ RUNTIME = (
   'cache_dtype',
   'prefill',
   'remat',
-  'scan',
+  'train_layers',
   'decode_layers',
   'attention',
 )
