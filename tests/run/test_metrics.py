@@ -40,6 +40,14 @@ def test_to_host_averages_and_takes_the_largest():
   assert out == {'a': 4.0, 'b_max': 5.0}
 
 
+def test_means_over_tokens_leave_out_steps_without_a_trained_token():
+  step = dict(entropy=2.0, ratio_mean=1.0, loss=3.0, trained_tokens=8.0)
+  empty = dict.fromkeys(step, 0.0)
+  out = metrics.to_host([empty, step])
+  assert out == step | {'loss': 1.5, 'trained_tokens': 4.0}
+  assert metrics.to_host([empty]) == empty
+
+
 VERDICT = 'accuracy', 'auroc', 'loss', 'mass', 'right'
 
 

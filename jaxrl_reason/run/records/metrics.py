@@ -34,6 +34,12 @@ WHERE_ANY = {
   'verdict/mass',
   'verdict/right',
 }
+# Means over trained tokens. A step without one has 0, which is no measurement.
+OF_TRAINED = frozenset(
+  'entropy kl teacher_kl nll nll_sampler ppl ppl_sampler ratio_mean approx_kl '
+  'approx_kl_rev ess weight_mean weight_ess gap_mean clip_low clip_high '
+  'policy_lag advantage_rms'.split()
+)
 
 
 def peak_flops() -> float | None:
@@ -59,7 +65,8 @@ def memory() -> dict[str, float]:
 def to_host(metrics: list[dict]) -> dict[str, float]:
   """Computes the mean over steps (for `_max`, the maximum) of the metrics of
   several dispatches, each a scalar or stacked [K]. Metrics in `WHERE_ANY` are
-  averaged over the steps that have them, or left out. Waits for the device.
+  averaged over the steps that have them, or left out, and those in `OF_TRAINED`
+  over the steps with a trained token, or 0. Waits for the device.
   """
   stacked = {
     k: np.concatenate([np.atleast_1d(np.asarray(m[k])) for m in metrics])
@@ -67,6 +74,9 @@ def to_host(metrics: list[dict]) -> dict[str, float]:
   }
   for k in WHERE_ANY & stacked.keys():
     stacked[k] = stacked[k][~np.isnan(stacked[k])]
+  trained = stacked.get('trained_tokens', np.zeros(0)) > 0
+  for k in OF_TRAINED & stacked.keys() if trained.any() else ():
+    stacked[k] = stacked[k][trained]
   return {
     k: float(v.max() if k.endswith('_max') else v.astype(np.float64).mean())
     for k, v in stacked.items()
