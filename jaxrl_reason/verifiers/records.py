@@ -40,6 +40,7 @@ is removed before the file is continued. A file of the same name with the suffix
 .json has the settings of the lines (`note`).
 """
 
+import codecs
 import itertools
 import json
 import operator
@@ -168,13 +169,14 @@ def read(path: str | os.PathLike) -> Iterator[tuple[int, dict[str, Any]]]:
   Raises:
     BadRecord: a line is not a JSON object.
   """
-  with open(path, encoding='utf-8-sig') as f:
+  with open(path, 'rb') as f:
     for number, line in enumerate(f, 1):
+      line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
       if line.strip():
         yield number, _parsed(line, f'{path}:{number}')
 
 
-def _parsed(line: str, where: str) -> dict[str, Any]:
+def _parsed(line: str | bytes, where: str) -> dict[str, Any]:
   try:
     row = json.loads(line)
   except ValueError as e:  # also of a number with thousands of digits

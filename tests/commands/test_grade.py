@@ -149,13 +149,15 @@ def test_numbers_marks_and_lone_surrogates(folder):
   [
     ('{"completion": "x"', 'bad.jsonl:2: not JSON'),
     ('[1]', 'bad.jsonl:2: not an object'),
+    ('{"completion": "\udcff"}', 'bad.jsonl:2: not JSON'),
     ('{"completion": "x"}', "bad.jsonl:2: 'answer' is None"),
     ('{"completion": "x", "answer": true}', "bad.jsonl:2: 'answer' is True"),
     ('{"completion": 5, "answer": "5"}', "bad.jsonl:2: 'completion' is 5"),
   ],
 )
 def test_errors_name_file_and_row(folder, line, says):
-  (folder / 'bad.jsonl').write_text(f'{json.dumps(ROWS[0])}\n{line}\n')
+  text = f'{json.dumps(ROWS[0])}\n{line}\n'
+  (folder / 'bad.jsonl').write_bytes(text.encode(errors='surrogateescape'))
   done = run('--file=bad.jsonl', cwd=folder)
   assert done.returncode == 1 and says in done.stderr
   assert 'Traceback' not in done.stderr

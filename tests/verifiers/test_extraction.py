@@ -141,6 +141,19 @@ def test_a_bare_name_without_a_number_is_the_answer():
   assert extract('The answer is that it must be $n$, I think').text == 'n'
 
 
+@pytest.mark.parametrize(
+  'text',
+  [
+    'The answer is not 7.',
+    "The answer isn't $7$.",
+    'The answer is never **7**',
+  ],
+)
+def test_an_answer_that_is_denied_is_not_guessed(text):
+  assert '7' not in extract(text).text
+  assert extract(f'{text} So I get 8.').text == '8'
+
+
 def test_equal_boxes_are_one_answer():
   assert extract('\\boxed{34}. \\boxed{34}').text == '34'
   assert extract('$\\boxed{\\frac12}$ or \\boxed{0.5}').text == '0.5'

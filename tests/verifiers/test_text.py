@@ -152,6 +152,8 @@ def test_normalized(a, b):
     (text.exact, 'Paris', 'paris', 0),
     (text.normalized, 'Paris', 'London', 0),
     (text.normalized, 'thea', 'a', 0),
+    (text.normalized, '<', '>', 0),
+    (text.normalized, ' < ', '<', 1),
     (text.token_f1, 'the red car', 'a red bus', 0.5),
     (text.token_f1, 'red red car', 'red bus', 2 / 5),
     (text.token_f1, 'of course it is Paris', 'Paris', 1 / 3),

@@ -38,6 +38,10 @@ ANSWER_IS = re.compile(
   r'|答案(?:为|是|：|:)|故选[：:]?|(?:因此|所以)选',
   re.I,
 )
+DENIED_ANSWER = re.compile(
+  rf'(?:{ANSWER_IS.pattern}){prose.NEGATED.pattern}\s+{second_guesses.VALUE}',
+  re.I,
+)
 # Only if no answer is announced, because many texts begin with "Solution:".
 RESULT_IS = re.compile(
   r'(?:results?|solutions?|totals?)\s+(?:is|are|was|equals?)(?:\s*:)?', re.I
@@ -358,7 +362,7 @@ def _divided(text: str, pair) -> bool:
 
 def guess(text: str) -> Found | None:
   """Guesses the answer of a completion that does not mark it."""
-  body = second_guesses.without_denied(text.strip())
+  body = DENIED_ANSWER.sub('', second_guesses.without_denied(text)).strip()
   if not body:
     return None
   if prose.is_bare(body) and not prose.is_sentence(body):
