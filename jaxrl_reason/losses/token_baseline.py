@@ -106,8 +106,11 @@ def length_preference(
   n = row_count(mask)
   g = groups.group_of(n, group, n > 0)
   z = safe_divide(groups.centred(g), groups.group_std_of(g, ddof=0))
-  h = jnp.maximum(1 + length_spread * z, 1e-3) ** length_lambda
-  weight = keep(g.valid, jnp.exp(h))
+  log_h = jnp.log(jnp.maximum(1 + length_spread * z, 1e-3))
+  # e^80 and the softmax of a difference are finite for any lambda.
+  h = jnp.exp(jnp.minimum(length_lambda * log_h, 80.0))
+  top = groups.over_group(keep(g.valid, h), g.segment, jax.ops.segment_max)
+  weight = keep(g.valid, jnp.exp(keep(g.valid, h - top)))
   return safe_divide(g.n * weight, groups.over_group(weight, g.segment))
 
 

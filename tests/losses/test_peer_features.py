@@ -249,6 +249,9 @@ def test_length_preference():
       want[i] = len(own) * np.exp(mine**lam) / g.sum()
     got = losses.length_preference(MASK, GROUP, length_lambda=lam)
     close(got, want, 1e-5, lam)
+  for lam in (40.0, 1e4, -1e4):  # the longest, or shortest, row alone
+    got = losses.length_preference(MASK, GROUP, length_lambda=lam)
+    close(got.sum(), (n > 0).sum(), 1e-4, lam)
   slope = jax.grad(
     lambda lam: losses.length_preference(MASK, GROUP, length_lambda=lam)[0]
   )(1.0)
