@@ -104,6 +104,9 @@ def _field(row, names: str, key: str) -> str:
     if value is not None:
       break
   else:
+    null = [n for n in map(str.strip, names.split(',')) if n in row]
+    if null:
+      raise BadRow(f'its {null[0]!r} is null; mend or remove the row')
     raise BadRow(
       f'it has no field {names!r}, only {sorted(map(str, row))}; name the '
       f'right one in data.files.{key}, of a suite with ?{key}=FIELD'

@@ -216,6 +216,10 @@ GOOD = json.dumps(ROWS[0])
       'name the right one in data.files.question',
     ),
     (['{"question": "x", "answer": " "}'], "row 1: its 'answer' is ' '"),
+    (
+      [GOOD, '{"question": "x", "answer": null}'],
+      "row 2: its 'answer' is null",
+    ),
     (['{"question": "x", "answer": true}'], "'answer' is True, no valid text"),
     (['{"question": ["x"], "answer": "1"}'], r"'question' is \['x'\]"),
     (

@@ -1064,7 +1064,8 @@ EXAMPLES = [
     FLIGHT | {'rl.frequency_penalty': 0.2, 'rl.logprob_chunk': 8},
     'rl.frequency_penalty=0.2 and rl.in_flight.batches=3',
   ),
-  (STALE | {'rl.old_logp': 'trainer'}, 'staleness=1 and rl.old_logp'),
+  (STALE | {'rl.old_logp': 'trainer'}, 'ness=1 and rl.old_logp="trainer": not'),
+  (LOGLINEAR, 'rows=8 and rl.old_logp="loglinear": nothing weighs'),
   ({'rl.invalid_limit': 0.1}, "limit=0.1 has no effect without rl.path='host'"),
   # Samples of an earlier policy: a ratio to it, or a weight.
   (

@@ -109,8 +109,9 @@ def _earlier(c: RL) -> dict[str, Any]:
 def unweighed_rules(c: RL) -> rules.Rows:
   """Refuses samples of an earlier policy that nothing weighs."""
   return rules.apart(
-    ' and rl.old_logp="trainer": nothing weighs the samples of an earlier '
-    'policy; set rl.loss.correction to truncate, or rl.old_logp to "sampler"',
+    f' and rl.old_logp="{c.old_logp}": nothing weighs the samples of an '
+    'earlier policy; set rl.loss.correction to truncate, or rl.old_logp to '
+    '"sampler"',
     **_earlier(c),
   )
 
