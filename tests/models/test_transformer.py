@@ -96,6 +96,13 @@ def test_unrolling_and_remat_change_no_value_and_no_gradient(tiny, change):
   )
 
 
+@pytest.mark.parametrize('layers, loops', [(4, 0), (5, 1)])
+def test_a_cpu_unrolls_up_to_four_layers(layers, loops):
+  _, model, params = small_model(layers=layers)
+  text = jax.jit(model.hidden).lower(params, *rows()).as_text()
+  assert text.count('stablehlo.while') == loops
+
+
 def test_causal_by_gradient(tiny):
   """d logits[t] / d input[s] is zero exactly where s > t."""
   c, model, params = tiny
