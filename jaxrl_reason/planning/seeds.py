@@ -1,5 +1,5 @@
-"""Costs of several seeds in one program: `programs.rl_seeds`, compiled for a
-chip.
+"""Costs of several seeds in one program: `several_runs.rl_seeds`, compiled for
+a chip.
 
 A small model does not fill a chip. Its step takes at least the roofline's time
 plus the start of every operation. The number of operations is the same for any
@@ -19,7 +19,7 @@ from jaxrl_reason.config.run import NO_ROLLOUTS
 from jaxrl_reason.planning import costs, hlo, phases, roofline
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.run.prepare import Prepared
-from jaxrl_reason.run.rl import programs
+from jaxrl_reason.run.rl import programs, several_runs
 
 START_S = 1e-6
 # Operations in the program that a device does not start.
@@ -84,7 +84,7 @@ def phase(parts: Prepared, n: int) -> phases.Phase:
   shardings = jax.tree.map(operator.attrgetter('sharding'), state)
   return dataclasses.replace(
     one,
-    program=programs.updating(programs.rl_seeds, 1, shardings),
+    program=programs.updating(several_runs.rl_seeds, 1, shardings),
     args=(made, state, prompts, root, {}, stop),
     state=state,
     flops=n * one.flops,

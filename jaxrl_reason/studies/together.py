@@ -1,4 +1,4 @@
-"""Runs cells of one program side by side: `programs.rl_seeds`.
+"""Runs the cells of one program together: `several_runs.rl_seeds`.
 
   states [S,...], prompts [S,K,B,...], roots [S], values [S] -> states, metrics
 
@@ -37,7 +37,7 @@ from jaxrl_reason.run.process import (
 )
 from jaxrl_reason.run.process import workdir as workdirs
 from jaxrl_reason.run.records import events, metrics
-from jaxrl_reason.run.rl import programs, sources
+from jaxrl_reason.run.rl import programs, several_runs, sources
 from jaxrl_reason.run.rl import reward_functions as rewarding
 from jaxrl_reason.studies import traced
 from jaxrl_reason.studies.telling import Telling
@@ -302,7 +302,7 @@ def _stage(configs, made) -> tuple[Stacked, stages.Stage]:
     )
     for x, m in zip(configs, made)
   ])  # fmt: skip
-  steps = programs.updating(programs.rl_seeds, 1, layout.shardings)
+  steps = programs.updating(several_runs.rl_seeds, 1, layout.shardings)
   roots = jnp.stack([m.root for m in made])
   columns = {k: np.stack([n[k] for n in numbers]) for k in numbers[0]}
 

@@ -104,8 +104,8 @@ def richest(configs: Sequence[Run]) -> Run:
 def maker(
   config: Run, model: Model, kernel: Any, tokenizer: Any
 ) -> Callable[[dict], tuple]:
-  """Returns the argument `made` of `programs.rl_seeds`: a function from values
-  to the (learner, source, sampling) of a run's steps.
+  """Returns the argument `made` of `several_runs.rl_seeds`: a function from
+  values to the (learner, source, sampling) of a run's steps.
 
   Args:
     config: of one of the runs (`richest`).

@@ -11,7 +11,7 @@ from paths import ROOT, load_recipe
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.planning import abstract, hlo, planner, seeds
-from jaxrl_reason.run.rl import programs
+from jaxrl_reason.run.rl import several_runs
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_runs_side_by_side_copy_no_caches(monkeypatch):
   """All runs have one loop over tokens. With a loop of its own, each run would
   copy its caches at every token by a select.
   """
-  monkeypatch.setattr(programs, 'each_run', side_by_side)  # as on a chip
+  monkeypatch.setattr(several_runs, 'each_run', side_by_side)  # as on a chip
   config = load_recipe(ROOT / 'configs' / 'arithmetic_tiny.py').get_config()
   config = config_lib.read(config).changed({'mesh': (1, 1, 1)})
   mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])

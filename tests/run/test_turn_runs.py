@@ -13,7 +13,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason.base import Prompts
 from jaxrl_reason.models import spec
 from jaxrl_reason.run import prepare, stages, train
-from jaxrl_reason.run.rl import programs
+from jaxrl_reason.run.rl import programs, several_runs
 from jaxrl_reason.update import learner as learner_lib
 from jaxrl_reason.verifiers import records
 from jaxrl_reason.verifiers.tools import calculator
@@ -89,7 +89,7 @@ def test_episodes_and_updates_are_one_program(tmp_path):
   def same(_):
     return learn, source, sampling
 
-  g = jax.jit(programs.rl_seeds, static_argnums=0)
+  g = jax.jit(several_runs.rl_seeds, static_argnums=0)
   roots = jnp.stack([root, jax.random.key(9)])
   both, more = g(same, twice(state), twice(prompts), roots, {}, stop)
   np.testing.assert_allclose(

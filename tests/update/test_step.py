@@ -14,7 +14,7 @@ from jaxrl_reason.base import Trajectories
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.parts import Chain
 from jaxrl_reason.rollouts import filters, fused
-from jaxrl_reason.run.rl import programs
+from jaxrl_reason.run.rl import programs, several_runs
 from jaxrl_reason.update import scoring, trained_rows
 from jaxrl_reason.update import step as step_lib
 
@@ -218,13 +218,13 @@ def side_by_side(f, given):
 @pytest.mark.parametrize('how', [jax.lax.map, side_by_side])
 def test_seeds_of_one_program_equal_seeds_alone(how, monkeypatch):
   """Tests the methods for a CPU and for a chip."""
-  monkeypatch.setattr(programs, 'each_run', how)
+  monkeypatch.setattr(several_runs, 'each_run', how)
   learner = L.learner()
   roots = jax.random.split(L.ROOT, 2)
   p = jax.tree.map(lambda *x: np.stack(x)[:, None], L.prompts(0), L.prompts(8))
   states = jax.tree.map(lambda x: jnp.stack([x, x]), L.state(learner))
   both, metrics = jax.jit(
-    lambda s, p, r: programs.rl_seeds(
+    lambda s, p, r: several_runs.rl_seeds(
       lambda _: (learner, L.SOURCE, NEUTRAL), s, p, r, {}, L.STOP
     )
   )(states, p, roots)

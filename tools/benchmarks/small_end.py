@@ -31,7 +31,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts.fused import FusedSource
-from jaxrl_reason.run.rl import programs
+from jaxrl_reason.run.rl import programs, several_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 MANY = 32  # products per dispatch, which makes the dispatch's cost negligible
@@ -103,7 +103,7 @@ def step_seconds(problem, k: int, seeds: int, repeats: int) -> float:
 
     def run(s):
       given = s, stacked, root, {}, grpo_step.NEVER
-      return programs.rl_seeds(lambda _: parts, *given)
+      return several_runs.rl_seeds(lambda _: parts, *given)
 
   f = jax.jit(run, donate_argnums=0)
   moving = jax.tree.map(jnp.copy, state)

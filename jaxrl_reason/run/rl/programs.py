@@ -7,7 +7,6 @@ the log of compilations.
   rl_greedy       params, prompts -> Rollout        greedy completions
   rl_score        state, Rollouts -> Batch          old and reference log-probs
   rl_learn        state, Batch, rewards -> state    filter and update
-  rl_seeds        states [S], prompts [S,K,B] -> states   several runs at once
   rl_round        Rollouts, rewards -> Trajectories   of one of several rounds
   rl_ask, rl_add, rl_finish                           of a kind of rounds
   rl_learn_rounds state, Trajectories -> state        filter and update
@@ -68,15 +67,25 @@ def fused_step(
     root: the run's key; state.step is folded in.
     stop: int [E] stop tokens.
   """
+  found, sampling = sampled(
+    learner, source, state, prompts, root, sampling, stop
+  )
+  batch = batch_lib.make_batch(found)
+  return learn(learner, state, batch, root, sampling, found.account)
+
+
+def sampled(
+  learner, source, state, prompts, root, sampling, stop
+) -> tuple[Trajectories, Sampling]:
+  """Generates and verifies the completions of a step; the arguments are those
+  of `fused_step`. Returns them with the settings that the parts set.
+  """
   sampling = learner.chain.sampling(state.control, sampling)
   control = state.control or None
   if state.reward_params is not None or state.teacher_params is not None:
     control = {**(control or {}), **teachers.read_by_rewards(learner, state)}
-  found = source(
-    state.params, control, prompts, root, state.step, sampling, stop
-  )
-  batch = batch_lib.make_batch(found)
-  return learn(learner, state, batch, root, sampling, found.account)
+  given = control, prompts, root, state.step, sampling, stop
+  return source(state.params, *given), sampling
 
 
 def learn(
@@ -174,33 +183,6 @@ def rl_pool_steps(
     return fused_step(learner, source, state, prompts, root, sampling, stop)
 
   return jax.lax.scan(one, state, length=k)
-
-
-def each_run(f: Callable, given):
-  """Computes f(x) for every x of stacked runs: by `vmap` over [S,...], or on a
-  CPU, where batched products are no faster, one after another.
-  """
-  if sharding.platform() == 'cpu':
-    return jax.lax.map(f, given)
-  return jax.vmap(f)(given)
-
-
-def rl_seeds(
-  made: Callable, states, prompts, roots, values, stop
-) -> tuple[TrainState, Metrics]:
-  """Makes K steps of S runs side by side: states [S,...], prompts [S,K,B,...],
-  roots [S], values [S] by name -> metrics [S,K].
-
-  Args:
-    made: a run's values -> (learner, source, sampling) of its steps.
-  """
-
-  def one(given):
-    state, prompts, root, values = given
-    learner, source, sampling = made(values)
-    return rl_steps(learner, source, state, prompts, root, sampling, stop)
-
-  return each_run(one, (states, prompts, roots, values))
 
 
 def rl_rollout(
