@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import errno
 import functools
 import itertools
 import json
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 # Errors with a remedy in their message: shown without a traceback.
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
+FULL = (errno.ENOSPC, errno.EDQUOT)  # of the errors of a full disk
 CHANGE = re.compile(r'--config\.(.*)', re.S)
 HOME = re.compile(
   r'(--\w+=)(~(?:/.*)?)', re.S
@@ -282,7 +284,8 @@ def one_line(*more: type[Exception]) -> Iterator[None]:
   try:
     yield
   except (*USER_ERRORS, *more) as e:
-    fail(e)
+    full = isinstance(e, OSError) and e.errno in FULL
+    fail(f'{e}. Make room and start the same command again' if full else e)
 
 
 @contextlib.contextmanager

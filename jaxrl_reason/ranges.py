@@ -9,6 +9,8 @@ import numbers
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
+MOST = 2**31 - 1  # of a whole number: programs count in int32
+
 
 class Range(NamedTuple):
   """Numbers from low to high; both are included by default."""
@@ -24,12 +26,20 @@ class Range(NamedTuple):
     kind = numbers.Integral if self.whole else numbers.Real
     if not isinstance(value, kind) or isinstance(value, bool):
       return False
+    if self.whole and value > MOST:
+      return False
     low = value > self.low if self.above else value >= self.low
     high = value < self.high if self.below else value <= self.high
     try:
       return low and high and math.isfinite(value)
     except OverflowError:  # a whole number beyond all floats
       return False
+
+  def refusal(self, value: Any) -> str:
+    """Returns the end of the message that refuses a value."""
+    whole = self.whole and isinstance(value, int)
+    large = whole and value > MOST and math.isinf(self.high)
+    return f'must be {self}' + f' and at most {MOST:,}' * large
 
   def __str__(self):
     kind = 'a whole number' if self.whole else 'a number'
@@ -56,7 +66,7 @@ SHARE = Range(0, 1, whole=False)
 NUCLEUS = Range(0, 1, whole=False, above=True)
 MEMORY = Range(0, 1, whole=False, below=True)  # of a running mean
 PENALTY = Range(-2, 2, whole=False)  # as in OpenAI's API and vLLM
-SEED = Range(0, 2**31 - 1)
+SEED = Range(0, MOST)
 
 # Types of fields.
 Count = Annotated[int, COUNT]
@@ -124,4 +134,5 @@ def check(
   """
   for key, range_ in table.items():
     if key in values and not range_.holds(values[key]):
-      raise ValueError(f'{prefix}{key}={values[key]!r}: must be {range_}')
+      value = values[key]
+      raise ValueError(f'{prefix}{key}={value!r}: {range_.refusal(value)}')

@@ -155,7 +155,7 @@ def value_of(name: str, value: Any, annotation: Any) -> Any:
     return None
   if kind.range:
     if not kind.range.holds(value):
-      raise ValueError(f'{name}={value!r}: must be {kind.range}')
+      raise ValueError(f'{name}={value!r}: {kind.range.refusal(value)}')
     return kind.type(value)
   if kind.type is dict or issubclass(kind.type, Record):
     if not isinstance(value, Mapping):

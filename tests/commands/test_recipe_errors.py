@@ -1,5 +1,6 @@
 """An invalid recipe or flag is reported in one line, with its position."""
 
+import errno
 import json
 import operator
 import subprocess
@@ -8,8 +9,8 @@ import sys
 import pytest
 from paths import ROOT
 
+from jaxrl_reason import command, grade, main
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import grade, main
 from jaxrl_reason.config import changes
 from jaxrl_reason.data import problems
 from jaxrl_reason.run.checks import config_checks
@@ -209,3 +210,9 @@ def test_the_line_with_the_remedy_is_the_last():
   )
   assert done.returncode == 1
   assert done.stderr == 'error: the disk is full: make room\n'
+
+
+def test_a_full_disk_has_a_remedy(capsys):
+  with pytest.raises(SystemExit), command.one_line():
+    raise OSError(errno.ENOSPC, 'No space left on device')
+  assert 'on device. Make room and start' in capsys.readouterr().err

@@ -1340,6 +1340,7 @@ EXAMPLES = [
 ELSEWHERE = [
   ({'rl.steps': 10**400}, 'rl.steps=1000.*: must be a whole number'),
   ({'seed': -1}, 'seed=-1: .* of at least 0 and at most 2,147,483,647'),
+  ({'rl.prompts': 2**31}, 'prompts=21.* at least 1 and at most 2,147,483,647'),
   ({'sft.micro_batches': 0}, 'sft.micro_batches=0: must be .* at least 1'),
   ({'rl.algorithm': 'grpq'}, "'grpq'.*grpo"),
   ({'rl.padding': 'buckets:0'}, "padding='buckets:0'.*packed:N or buckets:N"),
