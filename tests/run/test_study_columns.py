@@ -1,14 +1,19 @@
 """Studies: columns computed from a run's metrics, and smoke versions."""
 
+import contextlib
+import dataclasses
+import functools
 import json
 import math
 
+import jax
 import pytest
 import tiny_recipe
 from paths import ROOT
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import study as study_command
+from jaxrl_reason.run import prepare, stage_list, stages
 from jaxrl_reason.studies import base_kl, grid, grid_checks, options
 from jaxrl_reason.studies import results as outcome
 from jaxrl_reason.studies import study_run as session
@@ -172,7 +177,8 @@ def test_the_kl_divergence_to_the_warm_start_is_a_column(tmp_path):
   c = tiny_recipe.get_config()
   c.stages = ('sft', 'rl')
   c.data.sources = {'sums': {}}
-  c.rl.steps, c.sft.steps = 4, 20
+  c.rl.update(steps=4, epochs=1, minibatches=1)
+  c.sft.steps, c.eval.every, c.eval.harder = 20, 100, False
   settings = {
     'still': {'rl.optimizer.lr': 1e-9}, 'moved': {'rl.optimizer.lr': 3e-2}
   }  # fmt: skip
@@ -266,16 +272,56 @@ def names_of(claim):
   return list(dict.fromkeys(name for pair in each for name in pair))
 
 
-@pytest.mark.parametrize('name', [path.stem for path in STUDIES])
+def fewest_settings(name):
+  """Returns a study, and the settings of its claim of the fewest settings."""
+  study = grid.load(str(ROOT / 'configs' / 'studies' / f'{name}.py'))
+  return study, min(map(names_of, study.claims), key=len)
+
+
+# They have columns that no other study has.
+RUN = ('forgetting', 'horizon', 'length')
+
+
+@pytest.mark.parametrize('name', RUN)
 def test_a_smoke_version_decides_a_claim(name, tmp_path):
   """The claim of the fewest settings has its metrics, with one seed: 5 to 22 s
-  of a core. Tracing takes 3 to 4 s for each program, so all settings are slow.
+  of a core.
   """
-  study = grid.load(str(ROOT / 'configs' / 'studies' / f'{name}.py'))
-  names = min(map(names_of, study.claims), key=len)
-  flags = '--seeds=1', f'--settings={",".join(names)}'
+  flags = '--seeds=1', f'--settings={",".join(fewest_settings(name)[1])}'
   criteria = decided_by_smoke(name, tmp_path, *flags)
   assert criteria and all(c['effect']['n'] == 1 for c in criteria), criteria
+
+
+@pytest.mark.parametrize(
+  'name', [path.stem for path in STUDIES if path.stem not in RUN]
+)
+def test_a_claim_compares_metrics_of_programs_that_are_traced(name, tmp_path):
+  """Tracing finds impossible settings and the names of metrics, in a second of
+  a core for each program.
+  """
+  study, names = fewest_settings(name)
+  small = dataclasses.replace(grid.smoke(study), seeds=1)
+  compared = {c.metric for claim in study.claims for c in claim.criteria}
+  prefix = 'slope/train/', 'train/'
+  wanted = {x.rpartition('train/')[2] for x in compared if x.startswith(prefix)}
+  cells = [c for c in grid.cells(small, '') if c.setting in names]
+  assert len(cells) == len(names)
+  for cell in cells:
+    metrics = traced_metrics(cell.config, tmp_path)
+    assert {'loss', 'reward_mean', *wanted} <= metrics.keys(), cell.setting
+
+
+def traced_metrics(config, folder):
+  """Returns the shapes of the metrics of the first steps of a run."""
+  config = config.changed({'init_from': ''})
+  parts = prepare.prepare(config, folder)
+  (planned,) = stage_list.each(config)
+  with jax.set_mesh(parts.mesh):
+    stage = stages.build(planned, parts)
+    with contextlib.closing(stage):
+      first = functools.partial(stage.dispatch, more=False)
+      _, metrics, _ = jax.eval_shape(first, stage.layout.template)
+  return metrics
 
 
 @pytest.mark.slow  # 12 s of a core to 7 minutes each
