@@ -18,19 +18,28 @@ def recipe(**flat):
   c = test_turn_runs.recipe(steps_per_dispatch=1)
   c.sft.update(steps=60, rows=32, steps_per_dispatch=1)
   c.rl.turns.observation = 7
-  c.eval.every, c.checkpoint.every = 100, 100
+  c.eval.every, c.checkpoint.every = 100, 2
   c.log_every, c.rollouts.every = 1, 1
   c.rl.tree.width = 2
   c.update_from_flattened_dict(flat)
   return c
 
 
+@pytest.fixture(scope='module')
+def start(tmp_path_factory):
+  """Returns a run that has learnt to call the calculator."""
+  folder = tmp_path_factory.mktemp('start')
+  train.run(recipe(**{'stages': ('sft',), 'checkpoint.every': 60}), folder)
+  return folder
+
+
 @pytest.fixture(scope='module', params=TREES)
-def whole(request, tmp_path_factory):
-  """Returns the forks of an uninterrupted run, and its workdir."""
+def whole(request, start, tmp_path_factory):
+  """Returns the changes of an uninterrupted run, and its workdir."""
+  changes = TREES[request.param] | {'stages': ('rl',), 'init_from': str(start)}
   workdir = tmp_path_factory.mktemp(request.param)
-  train.run(recipe(**TREES[request.param]), workdir)
-  return TREES[request.param], workdir
+  train.run(recipe(**changes), workdir)
+  return changes, workdir
 
 
 def test_leaves_with_a_fork_have_one_first_turn(whole):
@@ -51,16 +60,13 @@ def test_leaves_with_a_fork_have_one_first_turn(whole):
 
 
 def test_a_stopped_run_continues_as_the_uninterrupted_one(whole, tmp_path):
-  forks, workdir = whole
-  train.run(recipe(**forks, **{'rl.steps': 2}), tmp_path)
-  train.run(recipe(**forks), tmp_path)
-  assert run_records.trained(tmp_path) == run_records.trained(workdir)
-  assert run_records.rollouts(tmp_path) == run_records.rollouts(workdir)
+  changes, workdir = whole
+  run_records.check_resumed(recipe(**changes), workdir, tmp_path)
 
 
 def test_eight_devices_train_as_one_does(whole, tmp_path):
-  forks, workdir = whole
-  train.run(recipe(**forks, mesh=(8, 1, 1)), tmp_path)
+  changes, workdir = whole
+  train.run(recipe(**changes, mesh=(8, 1, 1)), tmp_path)
   names = ['loss', 'grad_norm', 'tree/shared', 'turns/mean', 'turns/1/reward']
   seen = (run_records.trained(x) for x in (workdir, tmp_path))
   for one, eight in zip(*seen, strict=True):

@@ -51,9 +51,22 @@ def poker(**flat):
 
 
 @pytest.fixture(scope='module')
-def whole(tmp_path_factory):
+def start(tmp_path_factory):
+  """Returns a run that has learnt to play."""
+  folder = tmp_path_factory.mktemp('start')
+  train.run(recipe(stages=('sft',)), folder)
+  return folder
+
+
+def playing(start, **flat):
+  """Returns the config of a run that begins with the weights of `start`."""
+  return recipe(stages=('rl',), init_from=str(start), **flat)
+
+
+@pytest.fixture(scope='module')
+def whole(start, tmp_path_factory):
   workdir = tmp_path_factory.mktemp('whole')
-  train.run(recipe(), workdir)
+  train.run(playing(start), workdir)
   return workdir
 
 
@@ -178,35 +191,10 @@ def padded(text, width):
   return np.asarray(data), len(text)
 
 
-LEAGUE = {'rl.league.share': 0.7, 'rl.league.every': 1, 'rl.league.size': 2}
-
-
-@pytest.mark.parametrize('league', [{}, LEAGUE], ids=['self-play', 'league'])
-def test_eight_devices_play_and_train_as_one_does(tmp_path, league):
-  flat = {'rl.prompts': 8, 'rl.samples': 2, 'sft.steps': 10, 'rl.steps': 3}
-  seen = []
-  for name, mesh in (('one', {}), ('eight', {'mesh': (8, 1, 1)})):
-    train.run(recipe(**flat | league | mesh), tmp_path / name)
-    seen.append(run_records.trained(tmp_path / name))
-  names = [f'role/{i}/{x}' for i in (0, 1) for x in ('baseline', 'reward')]
-  names += ['loss', 'grad_norm', 'turns/mean', 'turns/1/length']
-  for one, eight in zip(*seen, strict=True):
-    assert one['train/grad_norm'] > 0
-    for name in names:
-      want = pytest.approx(one[f'train/{name}'], rel=2e-4, abs=1e-5)
-      assert eight[f'train/{name}'] == want, name
-  for one, eight in zip(
-    *(run_records.rollouts(tmp_path / x) for x in ('one', 'eight')), strict=True
-  ):
-    texts = [[x['completion'] for x in records] for records in (one, eight)]
-    assert texts[0] == texts[1]
-
-
-def test_a_stopped_run_continues_as_the_uninterrupted_one(whole, tmp_path):
-  train.run(recipe(**{'rl.steps': 2}), tmp_path)
-  train.run(recipe(), tmp_path)
-  assert run_records.trained(tmp_path) == run_records.trained(whole)
-  assert run_records.rollouts(tmp_path) == run_records.rollouts(whole)
+def test_a_stopped_run_continues_as_the_uninterrupted_one(
+  start, whole, tmp_path
+):
+  run_records.check_resumed(playing(start), whole, tmp_path)
 
 
 @pytest.mark.slow
@@ -244,31 +232,59 @@ def test_an_opening_leaves_a_token_to_sample():
   assert words in refusal(poker(**{'rl.turns.observation': 10}), {})
 
 
+LEAGUE = {'rl.league.share': 0.7, 'rl.league.every': 1, 'rl.league.size': 2}
+LEAGUE |= {'rl.prompts': 8, 'rl.samples': 2}
 LORA = {'lora.rank': 2, 'rl.optimizer.lr': 1e-2}
 
 
-@pytest.mark.parametrize('own', [{}, LORA], ids=['whole', 'adapters'])
-def test_past_versions_play_and_are_resumed(tmp_path, own):
-  flat = LEAGUE | own | {'sft.steps': 10}
-  train.run(recipe(**flat), tmp_path / 'whole')
-  seen = run_records.trained(tmp_path / 'whole')
+@pytest.fixture(scope='module')
+def league(start, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('league')
+  train.run(playing(start, **LEAGUE), workdir)
+  return workdir
+
+
+def check_past_versions(workdir):
+  """Checks the share, the number and the age of past versions that play."""
+  seen = run_records.trained(workdir)
   shares = [row['train/league/share'] for row in seen]
   assert shares[0] == 0 and all(0 < x <= 1 for x in shares[1:])
   assert [row['train/league/versions'] for row in seen] == [1, 2, 2, 2]
   ages = [row['train/league/age'] for row in seen]
   assert ages[:2] == [0, 0] and set(ages[2:]) <= {0, 1}
-  for row, share, records in zip(
-    seen, shares, run_records.rollouts(tmp_path / 'whole')
-  ):
+  for row, share, records in zip(seen, shares, run_records.rollouts(workdir)):
     mute = np.array([record['length'] == 0 for record in records])
     assert mute.reshape(-1, 2).any(1).mean() >= share
     assert row['train/gap_max'] < 1e-5
-  train.run(recipe(**flat | {'rl.steps': 2}), tmp_path / 'parts')
-  train.run(recipe(**flat), tmp_path / 'parts')
-  assert run_records.trained(tmp_path / 'parts') == seen
-  assert run_records.rollouts(tmp_path / 'parts') == run_records.rollouts(
-    tmp_path / 'whole'
-  )
+
+
+def test_past_versions_play_and_are_resumed(start, league, tmp_path):
+  check_past_versions(league)
+  run_records.check_resumed(playing(start, **LEAGUE), league, tmp_path)
+
+
+def test_past_adapters_play_and_are_resumed(start, tmp_path):
+  config = playing(start, **LEAGUE | LORA)
+  train.run(config, tmp_path / 'whole')
+  check_past_versions(tmp_path / 'whole')
+  run_records.check_resumed(config, tmp_path / 'whole', tmp_path / 'cut')
+
+
+def test_eight_devices_play_and_train_as_one_does(start, league, tmp_path):
+  """The first step has no past version: the policy plays both sides."""
+  train.run(playing(start, **LEAGUE, mesh=(8, 1, 1)), tmp_path)
+  names = [f'role/{i}/{x}' for i in (0, 1) for x in ('baseline', 'reward')]
+  names += ['loss', 'grad_norm', 'turns/mean', 'turns/1/length']
+  seen = (run_records.trained(x) for x in (league, tmp_path))
+  for one, eight in zip(*seen, strict=True):
+    assert one['train/grad_norm'] > 0
+    for name in names:
+      want = pytest.approx(one[f'train/{name}'], rel=2e-4, abs=1e-5)
+      assert eight[f'train/{name}'] == want, name
+  found = (run_records.rollouts(x) for x in (league, tmp_path))
+  for one, eight in zip(*found, strict=True):
+    texts = [[x['completion'] for x in records] for records in (one, eight)]
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import pytest
 import run_records
 import test_game_runs
 import test_proposal_runs
+from test_game_runs import start
 from test_proposal_runs import warm
 
 from jaxrl_reason import trees
@@ -12,19 +13,11 @@ from jaxrl_reason.checkpoints import conversion, other_run
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.run import train
 
-__all__ = ['warm']
+__all__ = ['start', 'warm']
 pytestmark = pytest.mark.one_device
 OWN = {'lora.rank': 2, 'rl.role_adapters': True, 'rl.optimizer.lr': 1e-2}
 ROLES = {'game': ('0', '1'), 'proposals': ('proposer', 'solver')}
 EVALUATED = {'game': 0, 'proposals': 1}
-
-
-@pytest.fixture(scope='module')
-def start(tmp_path_factory):
-  """Returns a run that has learnt to play."""
-  folder = tmp_path_factory.mktemp('start')
-  train.run(test_game_runs.recipe(stages=('sft',)), folder)
-  return folder
 
 
 def recipe(mode, weights, **flat):
@@ -79,10 +72,7 @@ def test_evaluations_and_exports_read_the_adapters_of_one_role(whole):
 
 def test_a_stopped_run_continues_as_the_whole_one(whole, tmp_path):
   mode, weights, folder = whole
-  train.run(recipe(mode, weights, **{'rl.steps': 2}), tmp_path)
-  train.run(recipe(mode, weights), tmp_path)
-  assert run_records.trained(tmp_path) == run_records.trained(folder)
-  assert run_records.rollouts(tmp_path) == run_records.rollouts(folder)
+  run_records.check_resumed(recipe(mode, weights), folder, tmp_path)
 
 
 DEVICES = {

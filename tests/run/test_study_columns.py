@@ -278,7 +278,7 @@ def fewest_settings(name):
   return study, min(map(names_of, study.claims), key=len)
 
 
-# They have columns that no other study has.
+# Studies with columns that no other study has.
 RUN = ('forgetting', 'horizon', 'length')
 
 
