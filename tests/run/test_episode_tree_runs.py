@@ -29,7 +29,8 @@ def recipe(**flat):
 def start(tmp_path_factory):
   """Returns a run that has learnt to call the calculator."""
   folder = tmp_path_factory.mktemp('start')
-  train.run(recipe(**{'stages': ('sft',), 'checkpoint.every': 60}), folder)
+  seldom = {'log_every': 60, 'eval.every': 60, 'checkpoint.every': 60}
+  train.run(recipe(**{'stages': ('sft',)} | seldom), folder)
   return folder
 
 

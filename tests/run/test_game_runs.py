@@ -54,7 +54,8 @@ def poker(**flat):
 def start(tmp_path_factory):
   """Returns a run that has learnt to play."""
   folder = tmp_path_factory.mktemp('start')
-  train.run(recipe(stages=('sft',)), folder)
+  seldom = {'log_every': 40, 'eval.every': 40, 'checkpoint.every': 40}
+  train.run(recipe(stages=('sft',), **seldom), folder)
   return folder
 
 

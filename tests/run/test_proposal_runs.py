@@ -45,6 +45,7 @@ def warm(tmp_path_factory):
   text = '\n'.join(json.dumps(row) for row in rows)
   (folder / 'train.jsonl').write_text(text)
   c = recipe(**{'data.dir': str(folder), 'rl.propose': ''})
+  c.log_every, c.eval.every, c.checkpoint.every = 50, 150, 150
   c.stages, c.data.knobs, c.data.name = ('sft',), {}, 'files'
   c.data.files.solution = 'solution'
   train.run(c, folder / 'run')

@@ -17,40 +17,43 @@ ROLES = {
 NAMES = [f'role/{x}/{y}' for x in ROLES for y in ('reward', 'loss', 'entropy')]
 
 
-def trained(warm, folder, **flat):
+def recipe(warm, **flat):
   given = {f'rl.roles.{k}': x for k, x in ROLES.items()}
   given |= {'init_from': str(warm), 'rl.optimizer.lr': 1e-3}
-  train.run(test_proposal_runs.recipe(**given | flat), folder)
-  return run_records.trained(folder)
+  return test_proposal_runs.recipe(**given | flat)
 
 
 @pytest.fixture(scope='module')
 def whole(warm, tmp_path_factory):
-  return trained(warm, tmp_path_factory.mktemp('whole'))
+  workdir = tmp_path_factory.mktemp('whole')
+  train.run(recipe(warm), workdir)
+  return workdir
 
 
 def test_a_stopped_run_continues_as_the_whole_one(warm, whole, tmp_path):
-  trained(warm, tmp_path, **{'rl.steps': 2})
-  assert trained(warm, tmp_path) == whole
-  assert any(row['train/role/proposer/loss'] for row in whole)
-  assert all(0 < row['train/gap_max'] < 1e-5 for row in whole)
+  run_records.check_resumed(recipe(warm), whole, tmp_path)
+  seen = run_records.trained(whole)
+  assert any(row['train/role/proposer/loss'] for row in seen)
+  assert all(0 < row['train/gap_max'] < 1e-5 for row in seen)
 
 
 ALIKE = {
-  'eight devices': {'mesh': (8, 1, 1)},
-  'packed': {'rl.padding': 'packed:32', 'rl.micro_batches': 2},
+  'packed on eight devices': {
+    'rl.padding': 'packed:32', 'rl.micro_batches': 2, 'mesh': (8, 1, 1),
+  },
   'buckets': {'rl.padding': 'buckets:2', 'rl.micro_batches': 2},
   'adapters': {'rl.role_adapters': True, 'lora.rank': 2},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize('how', ALIKE)
 def test_the_first_step_is_that_of_one_device(warm, whole, tmp_path, how):
   """Adapters begin as the weights beside them."""
-  got = trained(warm, tmp_path, **ALIKE[how] | {'rl.steps': 2})[0]
+  train.run(recipe(warm, **ALIKE[how] | {'rl.steps': 1}), tmp_path)
+  (got,), want = (run_records.trained(x) for x in (tmp_path, whole))
   for name in ('loss', *NAMES):
-    want = pytest.approx(whole[0][f'train/{name}'], abs=1e-4)
-    assert got[f'train/{name}'] == want, name
+    wanted = pytest.approx(want[0][f'train/{name}'], abs=1e-4)
+    assert got[f'train/{name}'] == wanted, name
 
 
 def played(folder, **flat):
