@@ -136,9 +136,11 @@ class Hints(Rounds):
     groups = trees.where_rows(asked, new, carry.groups)
     return HintedGroups(groups, jnp.where(first, failed(found), carry.failed))
 
-  def more(self, carry: HintedGroups) -> jax.Array:
-    """Returns whether any problem is failed, bool []."""
-    return jnp.any(carry.failed)
+  def more(self, carry: HintedGroups | tuple) -> jax.Array:
+    """Returns whether any problem is failed, bool []; False if all problems
+    had their hints.
+    """
+    return jnp.bool_(False) if self.fixed else jnp.any(carry.failed)
 
   def finish(self, control, carry, root, step) -> Finished:
     """Returns the groups of all problems."""

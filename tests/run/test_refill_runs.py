@@ -5,21 +5,15 @@ import signal
 
 import numpy as np
 import pytest
+import run_records
 from test_recipe_features import recipe, rows
-from test_resume import (
-  content,
-  env,
-  kill_when,
-  reached,
-  refused,
-  run,
-  start,
-)
+from test_resume import content, env, kill_when, reached, run, start
 
 from jaxrl_reason.run import train
 from jaxrl_reason.verifiers import records
 
 __all__ = ['env']
+pytestmark = pytest.mark.one_device
 # With eight samples an untrained model sometimes has a group with signal.
 REFILL = {
   'rl.filter': 'dead_groups',
@@ -67,10 +61,10 @@ def test_without_dead_groups_a_run_is_the_run_without_refill(tmp_path):
   """
   changes = {'rl.rewards': dict(answer=dict(reward='mean_logp'))}
   for name, n in (('off', 0), ('on', 2)):
-    more = {'rl.refill_rounds': n, 'rl.filter': 'dead_groups'}
+    more = {'rl.refill_rounds': n, 'rl.filter': 'dead_groups', 'rl.steps': 3}
     train.run(recipe(**changes, **more), tmp_path / name)
   off, on = rows(tmp_path / 'off'), rows(tmp_path / 'on')
-  assert all(r['train/refill/rounds'] == 1 for r in on) and len(on) == 6
+  assert all(r['train/refill/rounds'] == 1 for r in on) and len(on) == 3
   for a, b in zip(off, on):
     same = [k for k in a if not k.startswith('perf/')]
     assert [a[k] for k in same] == [b[k] for k in same]
@@ -118,49 +112,33 @@ def test_hard_problems_are_sampled_more_often(tmp_path):
     assert row['train/tokens'] > 2 * 8 * 4  # of 16 groups, not of 8
 
 
-@pytest.mark.parametrize('when', ['always', 'failed'])
-def test_hints_by_whole_runs(tmp_path, when):
-  """With nearly the whole solution as hint, an untrained model is sometimes
-  correct by chance. The share follows the step.
-  """
-  more = {'rl.hints.room': 6, 'rl.old_logp': 'sampler', 'rl.steps': 3}
-  c = recipe(**more, **{'rl.samples': 4})
-  c.rl.hints.update(when=when, at=(0.0, 2.0), share=(0.9, 0.0))
-  if when == 'always':  # goes with refill and replay
-    c.update_from_flattened_dict(REFILL | REMEMBER | {'rl.steps': 3})
-  c.data.completion_len = 10
-  train.run(c, tmp_path)
-  seen = rows(tmp_path)
-  assert len(seen) == 3
-  assert [r['train/control/step'] for r in seen] == [0, 1, 2]
-  if when == 'failed':
-    assert all(0 < r['train/hints/failed'] <= 1 for r in seen)
-    # Sampler and trainer have different prompts until the third step, which has
-    # no hint.
-    off = [abs(r['train/ratio_max'] - 1) for r in seen]
-    assert off[0] > 10 * off[2] and off[2] < 1e-4
-    assert max(r['train/tokens'] for r in seen) > 8 * 4 * 10 / 2
+# A coin, so that half of the groups have signal.
+SURPLUS = REFILL | REMEMBER | {
+  'rl.steps': 12, 'rl.samples': 2, 'rl.rewards.answer.reward': 'random',
+}  # fmt: skip
 
 
-def flags(**more):
-  given = REFILL | REMEMBER | {'rl.steps': 12, 'stages': 'rl'} | more
-  given |= {'rl.epochs': 1, 'rl.minibatches': 1, 'rl.prompts': 8}
-  return [f'--config.{k}={v}' for k, v in given.items()]
+def test_a_run_with_surplus_groups_is_resumed(tmp_path):
+  c = recipe(**SURPLUS)
+  c.checkpoint.every, c.rollouts.every = 4, 4
+  train.run(c, tmp_path / 'whole')
+  seen = rows(tmp_path / 'whole')
+  assert any(r['train/replay/used'] > 0 for r in seen)
+  assert seen[7]['train/refill/left'] > 0  # the checkpoint has them
+  run_records.check_resumed(c, tmp_path / 'whole', tmp_path / 'cut')
 
 
-@pytest.mark.parametrize(
-  'path', ['fused', pytest.param('host', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('path', ['fused', 'host'])
 def test_a_run_killed_with_surplus_groups_resumes_bit_for_bit(
   env, tmp_path, path
 ):
-  given = flags(**{'rl.path': path})
-  if path == 'fused':  # a coin, so that half of the groups have signal
-    given += ['--config.rl.rewards.answer.reward=random']
-    given += ['--config.rl.samples=2']
-  if path == 'host':
-    given += ['--config.rl.steps_per_dispatch=1', '--config.rl.parts=2']
-    given += ['--config.rl.workers=1']
+  given = SURPLUS | {'rl.path': path, 'stages': 'rl', 'rl.prompts': 8}
+  given |= {'rl.epochs': 1, 'rl.minibatches': 1}
+  if path == 'host':  # rewarded for correct answers
+    given |= {'rl.rewards.answer.reward': 'task', 'rl.samples': 8}
+    given |= {'rl.steps_per_dispatch': 1, 'rl.parts': 2, 'rl.workers': 1}
+  given = [f'--config.{k}={v}' for k, v in given.items()]
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   run(env, whole, *given)
   for step in (6, 10):
@@ -179,7 +157,7 @@ def test_a_run_killed_with_surplus_groups_resumes_bit_for_bit(
 @pytest.mark.parametrize(
   'given, words',
   [
-    ({'refill_rounds': 2, 'filter': 'none'}, 'rl.filter='),
+    ({'refill_rounds': 2, 'filter': 'none'}, "rl.filter='none' drops none"),
     ({'refill_rounds': -1}, 'rl.refill_rounds=-1: must be'),
     ({'refill_rounds': 2, 'filter': 'shortest'}, 'rl.filter_args.keep above 0'),
     ({'filter': 'dead_group'}, "Did you mean 'dead_groups'"),
@@ -258,7 +236,7 @@ def test_a_run_killed_with_surplus_groups_resumes_bit_for_bit(
   ],
 )
 def test_bad_values_are_named_in_a_line(tmp_path, given, words):
-  c = recipe(**{'rl.samples': 8, 'rl.old_logp': 'sampler'})
+  c = recipe(**{'rl.samples': 8, 'rl.old_logp': 'sampler'}, mesh=(8, 1, 1))
   if given.get('refill_keep') and 'old_logp' in given:
     given = given | {'refill_rounds': 1, 'filter': 'dead_groups'}
   for key, value in given.items():
@@ -268,57 +246,80 @@ def test_bad_values_are_named_in_a_line(tmp_path, given, words):
   assert words in str(e.value) and '\n' not in str(e.value)
 
 
-def test_a_bad_value_on_the_command_line(env, tmp_path):
-  flag = '--config.rl.refill_rounds=1'
-  refused(env, tmp_path, "rl.filter='none' drops none", flag)
-
-
 @pytest.mark.parametrize('when', ['always', 'failed'])
 def test_both_paths_give_the_same_hints(tmp_path, when):
+  """The share of hints follows the step: the third step has none."""
+  flat = {'rl.old_logp': 'sampler'}
+  if when == 'always':  # goes with refill and replay
+    flat = REFILL | REMEMBER
+  flat |= {'rl.hints.room': 6, 'rl.steps': 3, 'rl.samples': 4}
   for path in ('fused', 'host'):
-    more = {'rl.hints.room': 6, 'rl.steps': 3, 'rl.samples': 4}
-    c = recipe(**more, **{'rl.path': path, 'rl.old_logp': 'sampler'})
-    c.rl.hints.update(when=when, at=(0.0, 2.0), share=(0.9, 0.3))
+    c = recipe(**flat, **{'rl.path': path})
+    c.rl.hints.update(when=when, at=(0.0, 2.0), share=(0.9, 0.0))
     c.data.completion_len = 10
     # An untrained model is correct only by chance, so a random reward is added.
     c.rl.rewards.coin = dict(reward='random', kwargs=dict(p=0.5))
     train.run(c, tmp_path / path)
   names = 'reward_mean length_mean grad_norm ratio_max tokens hints/failed '
   names += 'hints/solved groups_solved_none'
+  seen = [rows(tmp_path / path) for path in ('fused', 'host')]
   fused, host = (
-    [[r.get(f'train/{k}', 0.0) for k in names.split()] for r in rows(where)]
-    for where in (tmp_path / 'fused', tmp_path / 'host')
+    [[r.get(f'train/{k}', 0.0) for k in names.split()] for r in each]
+    for each in seen
   )
   np.testing.assert_allclose(fused, host, rtol=2e-4, atol=1e-5)
-  assert len(fused) == 3 and sum(r[2] for r in fused) > 0
-  assert when == 'always' or all(r[5] > 0 for r in fused)
+  assert [r['train/control/step'] for r in seen[0]] == [0, 1, 2]
+  assert sum(r[2] for r in fused) > 0
+  if when == 'failed':
+    assert all(0 < r[5] <= 1 for r in fused)
+    # Sampler and trainer have different prompts, if there is a hint.
+    off = [abs(r[3] - 1) for r in fused]
+    assert off[0] > 10 * off[2] and off[2] < 1e-4
+    assert max(r[4] for r in fused) > 8 * 4 * 10 / 2
 
 
-@pytest.mark.parametrize('path', ['fused', 'host'])
-def test_hints_are_trained_on_if_set(tmp_path, path):
+def hinted(path, *, learn):
+  """Returns the config of a run with a constant reward and hints, which are
+  trained on or not.
+  """
+  more = {'rl.hints.room': 8, 'rl.hints.learn': learn, 'rl.samples': 4}
+  c = recipe(**more, **{'rl.path': path, 'rl.steps': 6})
+  c.rl.hints.update(at=(0.0,), share=(0.9,))
+  c.data.completion_len = 10
+  c.rollouts.every = 6
+  if learn:
+    c.rl.loss.offpolicy = 'sft'
+  c.rl.rewards = dict(answer=dict(reward='random', kwargs=dict(p=1.0)))
+  c.rl.algorithm, c.rl.optimizer.lr = 'dapo', 3e-3
+  return c
+
+
+def test_hints_are_trained_on_if_set(tmp_path):
   """A constant reward has a gradient only for forced tokens, whose likelihood
   rises.
   """
   end = {}
-  for learn in (False, True):
-    more = {'rl.hints.room': 8, 'rl.hints.learn': learn, 'rl.samples': 4}
-    c = recipe(**more, **{'rl.path': path, 'rl.steps': 6})
-    c.rl.hints.update(at=(0.0,), share=(0.9,))
-    c.data.completion_len = 10
-    c.rollouts.every = 6
+  for path, learn in (('fused', False), ('fused', True), ('host', True)):
+    folder = tmp_path / f'{path}{learn}'
+    train.run(hinted(path, learn=learn), folder)
+    end[path, learn] = rows(folder)
     if learn:
-      c.rl.loss.offpolicy = 'sft'
-    c.rl.rewards = dict(answer=dict(reward='random', kwargs=dict(p=1.0)))
-    c.rl.algorithm, c.rl.optimizer.lr = 'dapo', 3e-3
-    train.run(c, tmp_path / str(learn))
-    end[learn] = rows(tmp_path / str(learn))
-  assert all(r['train/grad_norm'] == 0 for r in end[False])
-  assert all(r['train/grad_norm'] > 0 for r in end[True])
+      check_forced(folder)
+  assert all(r['train/grad_norm'] == 0 for r in end['fused', False])
+  assert all(r['train/grad_norm'] > 0 for r in end['fused', True])
   # Only sampled tokens are counted.
-  a, b = (end[k][0] for k in (False, True))
-  assert a['train/length_mean'] == b['train/length_mean']
-  # A record has the hint as a turn of its own.
-  (last,) = (tmp_path / 'True' / 'rollouts').glob('*6.jsonl')
+  first = [end['fused', learn][0]['train/length_mean'] for learn in (0, 1)]
+  assert first[0] == first[1]
+  for key in ('grad_norm', 'loss', 'length_mean'):
+    want, got = (
+      [r[f'train/{key}'] for r in end[path, True]] for path in ('fused', 'host')
+    )
+    np.testing.assert_allclose(got, want, rtol=2e-3, atol=1e-5)
+
+
+def check_forced(folder):
+  """Checks that a stored completion has its hint as a turn of its own."""
+  (last,) = (folder / 'rollouts').glob('*6.jsonl')
   forced = 0
   for _, row in records.read(last):
     hint, own = row['conversation']
@@ -326,7 +327,7 @@ def test_hints_are_trained_on_if_set(tmp_path, path):
     assert hint['content'] and own['content'] == row['completion']
     told = ''.join(row['tokens']['text'])
     assert told == hint['content'] + own['content']
-    # The problem ends with '='; the tokens after it are trained on.
+    # The problem ends with '='; the tokens after it are forced.
     n, known = len(hint['content']), hint['content'].rfind('=') + 1
     assert n == 8 and all(row['tokens']['trained'][known:])
     forced += n - known
