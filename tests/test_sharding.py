@@ -18,6 +18,8 @@ from jaxrl_reason.run.rl import programs
 from jaxrl_reason.update import step as step_lib
 
 MESHES = [(8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 2, 2, 2), (2, 1, 1, 4)]
+# Each axis once. Runs of test_game_runs.py generate on (8, 1, 1).
+GENERATING = [(1, 8, 1), (2, 2, 2), (2, 1, 1, 4)]
 NEUTRAL = Sampling.make()
 SETTINGS = {'kl_coef': 0.05, 'entropy_coef': 0.01}
 
@@ -91,20 +93,25 @@ def test_update_on_eight_devices_equals_one(expected, shape):
   assert shard * shape[1] * shape[2] == weight.size  # memory is really split
 
 
-@pytest.mark.parametrize('shape', MESHES)
-def test_fused_step_on_eight_devices_equals_one(shape):
+def fused(state, prompts):
+  return L.fused(L.learner(SETTINGS), state, prompts)
+
+
+@pytest.fixture(scope='module')
+def stepped():
+  """Returns the state and metrics after the fused step on one device."""
+  return jax.jit(fused)(L.state(L.learner(SETTINGS)), L.prompts())
+
+
+@pytest.mark.parametrize('shape', GENERATING)
+def test_fused_step_on_eight_devices_equals_one(stepped, shape):
   """The step generates. Samples, rewards and the next state are equal."""
-  learner = L.learner(SETTINGS)
-
-  def step(state, prompts):
-    return L.fused(learner, state, prompts)
-
-  want, m1 = jax.jit(step)(L.state(learner), L.prompts())
+  want, m1 = stepped
   mesh = sharding.make_mesh(shape)
   with jax.set_mesh(mesh):
-    start = placed(learner, mesh)
+    start = placed(L.learner(SETTINGS), mesh)
     rows = sharding.to_global(L.prompts(), mesh)
-    got, m8 = keeping(step, start, rows)
+    got, m8 = keeping(fused, start, rows)
   for name in ('tokens', 'reward_mean', 'length_mean', 'truncated'):
     np.testing.assert_allclose(m8[name], m1[name], rtol=1e-6)
   L.assert_close(m8, m1, rtol=1e-3, atol=1e-5)

@@ -48,10 +48,12 @@ def preferred_by(loss):
 
 
 def rewarded(folder, pairs):
-  """Rewards by probability, by group, at random and by hidden states, and a
-  verifier behind a stated confidence.
+  """Rewards by probability, by group, at random and by hidden states, a
+  verifier behind a stated confidence, and tokens weighted by a probe.
   """
-  c = recipe(**{'rl.samples': 4, 'rl.steps': 4, 'rl.optimizer.lr': 1e-2})
+  own = {'rl.probe.rate': 2.0, 'rl.probe.token_weight': 0.5}
+  own |= {'rl.samples': 4, 'rl.steps': 4, 'rl.optimizer.lr': 1e-2}
+  c = recipe(**own)
   c.rl.rewards = dict(
     most=dict(reward='majority'),
     coin=dict(reward='random', kwargs=dict(p=0.5)),
@@ -62,13 +64,6 @@ def rewarded(folder, pairs):
     wrong=dict(reward='wrong_label'),
     form=dict(reward='format'),
   )
-  return c
-
-
-def weighted_by_a_probe(folder, pairs):
-  own = {'rl.probe.rate': 2.0, 'rl.probe.token_weight': 0.5}
-  c = recipe(**own, **{'rl.samples': 4, 'rl.steps': 4})
-  c.rl.rewards = dict(coin=dict(reward='random', kwargs=dict(p=0.5)))
   return c
 
 
@@ -86,10 +81,6 @@ def chained(folder, pairs):
   c.data.files.heldout = 0.3
   c.rl.rewards = dict(coin=dict(reward='random', kwargs=dict(p=0.5)))
   return c
-
-
-def distilled(folder, pairs):
-  return taught('policy', **PROMPT, **{'rl.algorithm': 'gkd'})
 
 
 def rewarded_and_distilled(folder, pairs):
@@ -122,6 +113,7 @@ def told_observations(folder, pairs):
   c.rl.teacher.update(weights='policy', prompt_len=30)
   c.rl.teacher.prompt = '{prompt}{observations}'
   c.stages, c.sft.rows, c.sft.steps = ('sft',), 64, WARM
+  c.log_every, c.eval.every, c.checkpoint.every = WARM, WARM, WARM
   train.run(c, folder / 'warm')
   c.stages, c.init_from, c.log_every = ('rl',), str(folder / 'warm'), 1
   return c
@@ -141,7 +133,7 @@ def by_behaviour(folder, pairs):
 # Metrics that show that the tested part has done something.
 ACTIVE = {
   with_explanations: 'train/demos/found',
-  weighted_by_a_probe: 'train/probe/loss',
+  rewarded: 'train/probe/loss',
   told_observations: 'train/teacher_kl',
 }
 
@@ -155,9 +147,7 @@ ACTIVE = {
       for loss in ('dpo', 'ipo', 'orpo', 'simpo')
     ),
     rewarded,
-    weighted_by_a_probe,
     chained,
-    distilled,
     rewarded_and_distilled,
     self_distilled,
     with_solutions,

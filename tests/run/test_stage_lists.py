@@ -11,7 +11,16 @@ import stage_recipe
 from etils import epath
 from paths import ROOT
 from test_recipe_features import recipe, rows
-from test_resume import command, content, env, kill_when, reached, refused, run
+from test_resume import (
+  command,
+  content,
+  env,
+  kill_when,
+  reached,
+  refusal,
+  run,
+  run_here,
+)
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import trees
@@ -21,14 +30,15 @@ from jaxrl_reason.run import train
 from jaxrl_reason.run.checks import config_checks
 
 __all__ = ['env']
+pytestmark = pytest.mark.one_device
 RECIPE = ROOT / 'tests' / 'stage_recipe.py'
 NAMES = ['sft', 'short', 'long', 'sft#2', 'again']
 
 
 @pytest.fixture(scope='module')
-def whole(env, tmp_path_factory):
+def whole(tmp_path_factory):
   where = tmp_path_factory.mktemp('stages')
-  run(env, where, recipe=RECIPE)
+  run_here(where, recipe=RECIPE)
   return where
 
 
@@ -58,18 +68,20 @@ def test_a_reference_is_reset_and_a_temperature_follows_the_entropy(whole):
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_any_stage_resumes_bit_for_bit(whole, env, tmp_path):
+def test_a_run_killed_in_any_stage_resumes_bit_for_bit(env, tmp_path):
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  run(env, whole, recipe=RECIPE)
   for stage, step in (('short', 6), ('long', 10), ('again', 18)):
     process = subprocess.Popen(
-      command(tmp_path, recipe=RECIPE),
+      command(killed, recipe=RECIPE),
       env=env,
       stderr=subprocess.PIPE,
       cwd=ROOT,
     )
-    code = kill_when(process, reached(tmp_path, stage, step))
+    code = kill_when(process, reached(killed, stage, step))
     assert code == -signal.SIGKILL
-  assert 'Resuming at step' in run(env, tmp_path, recipe=RECIPE)
-  assert content(tmp_path) == content(whole)
+  assert 'Resuming at step' in run(env, killed, recipe=RECIPE)
+  assert content(killed) == content(whole)
 
 
 def test_a_stage_begins_with_the_weights_it_names(tmp_path):
@@ -183,22 +195,24 @@ def test_impossible_stage_lists_are_refused_before_the_first_step(tmp_path):
   assert not (tmp_path / 'metrics.jsonl').exists()
 
 
-def test_overrides_on_the_command_line(env, tmp_path):
+def test_overrides_on_the_command_line(tmp_path):
   stages = '--config.stages=rl,more'
   named = "--config.named.more={'kind':'rl','rl':{'stepz':3}}"
-  refused(env, tmp_path, 'unknown key named.more.rl.stepz', stages, named)
+  words = 'unknown key named.more.rl.stepz'
+  assert words in refusal(tmp_path, stages, named)
 
 
-def test_a_stage_that_no_recipe_names_on_the_command_line(env, tmp_path):
+def test_a_stage_that_no_recipe_names_on_the_command_line(tmp_path):
   flags = (
     '--config.stages=rl,more',
     '--config.named.more.kind=rl',
     '--config.named.more.rl.optimizer.lrr=1.0',
   )
-  refused(env, tmp_path, 'unknown key named.more.rl.optimizer.lrr', *flags)
+  words = 'unknown key named.more.rl.optimizer.lrr'
+  assert words in refusal(tmp_path, *flags)
   # A mistyped name is a stage of no kind.
   words = "must be a section such as dict(kind='rl'"
-  refused(env, tmp_path, words, '--config.named.shrot.rl.steps=1')
+  assert words in refusal(tmp_path, '--config.named.shrot.rl.steps=1')
 
 
 TURNS = (
@@ -223,9 +237,9 @@ TURNS = (
 )
 
 
-def test_turns_of_exploring_and_learning_again_from_one_policy(env, tmp_path):
+def test_turns_of_exploring_and_learning_again_from_one_policy(tmp_path):
   """This is RLoop (2511.04285), with all stages on the command line."""
-  run(env, tmp_path, *TURNS)
+  run_here(tmp_path, *TURNS)
   names = dict.fromkeys(
     json.loads(x)['stage'] for x in (tmp_path / 'metrics.jsonl').open()
   )

@@ -10,6 +10,7 @@ from jaxrl_reason.data import tokenizers
 from jaxrl_reason.run import train
 from jaxrl_reason.run.rl import generation_settings
 
+pytestmark = pytest.mark.one_device
 COIN = dict(reward='random', kwargs=dict(p=0.5))
 TREE = {'rl.samples': 4, 'rl.tree.width': 2, 'rl.algorithm': 'tree_rl'}
 SEVERAL = {'rl.tree.forks': 3}
@@ -17,42 +18,52 @@ SAMPLER = {'rl.old_logp': 'sampler', 'rl.algorithm': 'dr_grpo'}
 
 
 def planted(**flat):
-  c = recipe(**TREE | flat)
+  c = recipe(**TREE | {'rl.steps': 4} | flat)
   c.rl.rewards = dict(answer=COIN)
+  c.checkpoint.every = 2
   return c
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+  """Returns the workdir of a run with several forks."""
+  workdir = tmp_path_factory.mktemp('whole')
+  train.run(planted(**SEVERAL), workdir)
+  return workdir
+
+
+def check_host(fused, folder, **forks):
+  """Checks that rewards in Python give the trees of a run on the device."""
+  train.run(planted(**{'rl.path': 'host', **forks}), folder)
+  names = 'reward_mean', 'length_mean', 'loss', 'grad_norm'
+  host, want = ([learnt(x, key) for key in names] for x in (folder, fused))
+  assert np.shape(want) == (4, 4) and min(want[3]) > 0
+  np.testing.assert_allclose(host, want, rtol=2e-3, atol=1e-4)
+  assert 0 < min(learnt(fused, 'tree/shared'))
 
 
 @pytest.mark.parametrize(
   'forks',
-  [SEVERAL, {'rl.tree.columns': (2, 4)}, {'rl.tree.step_end': ' '}],
-  ids=['entropy', 'columns', 'steps'],
+  [{'rl.tree.columns': (2, 4)}, {'rl.tree.step_end': ' '}],
+  ids=['columns', 'steps'],
 )
 def test_both_paths_sample_the_same_trees(tmp_path, forks):
-  found = {}
-  for path in ('fused', 'host'):
-    flat = {'rl.path': path, **forks}
-    train.run(planted(**flat), tmp_path / path)
-    names = 'reward_mean', 'length_mean', 'loss', 'grad_norm'
-    found[path] = [learnt(tmp_path / path, key) for key in names]
-  assert np.shape(found['fused']) == (4, 6) and min(found['fused'][3]) > 0
-  np.testing.assert_allclose(
-    found['host'], found['fused'], rtol=2e-3, atol=1e-4
-  )
-  assert 0 < min(learnt(tmp_path / 'fused', 'tree/shared'))
+  train.run(planted(**forks), tmp_path / 'fused')
+  check_host(tmp_path / 'fused', tmp_path / 'host', **forks)
 
 
-def test_rows_with_several_forks_resume_and_train_on_any_devices(tmp_path):
+def test_both_paths_fork_at_the_same_uncertain_tokens(whole, tmp_path):
+  check_host(whole, tmp_path, **SEVERAL)
+
+
+def test_rows_with_several_forks_resume_and_train_on_any_devices(
+  whole, tmp_path
+):
   """Log-probs are those of the trainer."""
-
-  def run(name, **flat):
-    train.run(planted(**SEVERAL, **flat), tmp_path / name)
-    return run_records.trained(tmp_path / name)
-
-  want = run('whole', **{'rl.steps': 4})
-  run('stopped', **{'rl.steps': 2})
-  assert run('stopped', **{'rl.steps': 4}) == want
-  eight = run('eight', **{'rl.steps': 4, 'mesh': (8, 1, 1)})
-  for one, other in zip(want, eight, strict=True):
+  run_records.check_resumed(planted(**SEVERAL), whole, tmp_path / 'cut')
+  train.run(planted(**SEVERAL, mesh=(8, 1, 1)), tmp_path / 'eight')
+  seen = map(run_records.trained, (whole, tmp_path / 'eight'))
+  for one, other in zip(*seen, strict=True):
     assert one['train/gap_max'] < 1e-5 and one['train/grad_norm'] > 0
     for name in ('loss', 'grad_norm', 'tree/shared', 'reward_mean'):
       near = pytest.approx(one[f'train/{name}'], rel=1e-3, abs=1e-5)
@@ -91,18 +102,22 @@ def test_a_step_end_of_two_tokens_or_a_stop_token_is_refused(text, message):
     generation_settings.tree_of(config.rl, tokenizer)
 
 
-@pytest.mark.parametrize(
-  'flat',
-  [
-    SAMPLER | {'rl.staleness': 2},
-    {'rl.refill_rounds': 1, 'rl.filter': 'dead_groups'},
-    SAMPLER | {'rl.replay.rows': 8, 'rl.replay.capacity': 16},
-    {'rl.extra.groups': 8},
-    {'mesh': (1, 4, 1), 'sampler_mesh': (1, 4, 1)},
-  ],
-  ids='stale refill replay extra meshes'.split(),
-)
-def test_trees_are_trained_on_with(tmp_path, flat):
-  train.run(planted(**flat), tmp_path)
+WITH = {
+  'stale batches': SAMPLER | {'rl.staleness': 2},
+  'refill and replay': SAMPLER | {
+    'rl.refill_rounds': 1, 'rl.filter': 'dead_groups',
+    'rl.replay.rows': 8, 'rl.replay.capacity': 16,
+  },
+  'extra samples': {'rl.extra.groups': 8},
+  'two meshes': {'mesh': (1, 4, 1), 'sampler_mesh': (1, 4, 1)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', WITH)
+def test_trees_are_trained_on_with(tmp_path, name):
+  train.run(planted(**WITH[name]), tmp_path)
   norms = learnt(tmp_path, 'grad_norm')
   assert np.isfinite(norms).all() and max(norms) > 0
+  if name == 'refill and replay':
+    assert max(learnt(tmp_path, 'refill/rounds')) > 1
+    assert max(learnt(tmp_path, 'replay/used')) > 0
