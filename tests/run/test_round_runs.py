@@ -8,6 +8,7 @@ import shared_recipe
 
 from jaxrl_reason.run import train
 
+pytestmark = pytest.mark.one_device
 PARITY = pathlib.Path(__file__).parents[1] / 'pod_worker.py'
 REFILL = {'rl.refill_rounds': 2, 'rl.filter': 'dead_groups'}
 HINTS = {'rl.hints.room': 4, 'rl.hints.when': 'failed'}
