@@ -41,8 +41,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
   from jaxrl_reason.config import key_list
+  from jaxrl_reason.run.process import reader_gone
 
-  with command.one_line():
+  # `jaxrl keys | head` reads only the first lines.
+  with reader_gone.tolerated(), command.one_line():
     for key in key_list.chosen(a.path, a.search):
       print(f'{key.path} = {key.default}  ({key.allowed})')
       for text in (key.meaning, *choices(key.meaning)):

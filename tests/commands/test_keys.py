@@ -1,6 +1,8 @@
 """`jaxrl keys` prints every key of a recipe with default, range and meaning."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -79,3 +81,9 @@ def test_missing_names_are_reported(words, capsys):
   with pytest.raises(SystemExit, match='1'):
     command.main(words)
   assert words[0] in capsys.readouterr().err
+
+
+def test_a_reader_of_the_first_lines_causes_no_error():
+  words = f'{sys.executable} -m jaxrl_reason keys rl | head -n 1'
+  done = subprocess.run(words, shell=True, capture_output=True, text=True)
+  assert done.stdout.startswith('rl.steps = ') and not done.stderr
