@@ -1,7 +1,8 @@
 """One process of several, for test_hosts.
 
-pod_worker.py JSON              {'join': [...], 'runs': [[workdir, keys],...]}:
-                                runs of the tiny recipe, one after the other
+pod_worker.py JSON              {'join': [...], 'runs': [...]}: runs, one after
+                                the other: [workdir, keys, name of the recipe],
+                                by default the tiny recipe
 pod_worker.py SIGKILL@10 ARGS   the command jaxrl_reason.main with ARGS, which
                                 sends itself that signal before step 11;
   SIGTERM@10:save               or while the checkpoint of step 10 is written,
@@ -10,6 +11,7 @@ pod_worker.py SIGKILL@10 ARGS   the command jaxrl_reason.main with ARGS, which
   SIGTERM@10:dispatch:group     its children get the signal too
 """
 
+import importlib
 import json
 import os
 import signal
@@ -24,16 +26,15 @@ def parity(completion: str, example: dict) -> float:
 
 
 def run_all(job: dict):
-  import tiny_recipe
-
   from jaxrl_reason import hosts
   from jaxrl_reason.reports import plots
   from jaxrl_reason.run import train
 
   with hosts.exit_on_error():
     hosts.join(*job['join'])
-    for workdir, keys in job['runs']:
-      config = tiny_recipe.get_config()
+    for workdir, keys, *recipe in job['runs']:
+      (name,) = recipe or ['tiny_recipe']
+      config = importlib.import_module(name).get_config()
       config.update_from_flattened_dict(keys)
       train.run(config, workdir)
       plots.save = lambda workdir: 'drawn once'  # drawing takes seconds

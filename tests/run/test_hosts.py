@@ -131,10 +131,10 @@ def finish(processes, log, codes=(0,), within=400) -> list[str]:
 
 
 def start_worker(env, log, n, runs):
-  """Starts n processes that run all of `runs`: (workdir, keys of the
-  config).
+  """Starts n processes that run all of `runs`: (workdir, keys of the config,
+  name of the recipe).
   """
-  runs = [[str(workdir), keys] for workdir, keys in runs]
+  runs = [[str(run[0]), *run[1:]] for run in runs]
   address, commands = free_address(), []
   for i in range(n):
     join = [address, n, i] if n > 1 else []
@@ -173,31 +173,70 @@ def start_signalled(
   return start(env, workdir, commands)
 
 
+# Starts of one run: the signal and its point, and the processes of two that
+# receive it. Each start resumes where the last one ended.
+STARTS = (
+  ('SIGTERM@0:compile:group', (0, 1)),
+  ('SIGHUP@4:save', (1,)),
+  ('SIGINT@8:evaluation:group', (0,)),
+  ('SIGKILL@10', (1,)),
+  ('SIGTERM@12:evaluation', (1,)),  # after the last step
+)
+
+
+def interrupted(env, workdir) -> dict:
+  """Returns, for each start, its logs, its rows and the last saved step.
+
+  A copy of the workdir after the kill is the folder `elsewhere`.
+  """
+  found = {}
+  for what, who in STARTS:
+    killed = what.startswith('SIGKILL')
+    # A long timeout, for a busy machine.
+    beat = HEARTBEAT_S if killed else 60
+    run = start_signalled(
+      env, workdir, 2, who, what, FUSED | SPLIT, heartbeat_s=beat
+    )
+    logs = finish(run, workdir, codes=(1, -9) if killed else (signals.SAVED,))
+    saved = [p.name for p in (workdir / 'checkpoints').iterdir()]
+    found[what] = types.SimpleNamespace(
+      logs=logs,
+      rows=content(workdir),
+      saved=max(int(name) for name in saved if name.isdigit()),
+    )
+    if killed:
+      shutil.copytree(workdir, workdir.with_name('elsewhere'))
+  return found
+
+
 @pytest.fixture(scope='module')
 def pod(env, tmp_path_factory):
   """Returns folders and logs of all runs: first the interrupted ones, then the
   resumed and the uninterrupted ones.
   """
   at = tmp_path_factory.mktemp('pod')
-  fused, host = FUSED | SPLIT, HOST | DOUBLED
-  killed = start_signalled(env, at / 'killed', 2, 1, 'SIGKILL@10', fused)
-  four = start_signalled(env, at / 'four', 4, 3, 'SIGTERM@4', host)
   out = types.SimpleNamespace(at=at)
-  out.killed = finish(killed, at / 'killed', codes=(1, -9))
+  host, group = HOST | DOUBLED, 'SIGTERM@4:dispatch:group'
+  four = start_signalled(env, at / 'four', 4, 3, group, host)
+  out.starts = interrupted(env, at / 'cut')
   out.four = finish(four, at / 'four', codes=(signals.SAVED,))
   out.stopped_at = content(at / 'four')[-1]['step']
-  shutil.copytree(at / 'killed', at / 'elsewhere')
-  profiled = FUSED | SPLIT | {'profile.steps': '7:8'}
+  kill_at(env, at / 'cut_list', 1, '10:dispatch', LISTED, LIST)
   runs = [
-    (at / 'killed', FUSED | SPLIT),
-    (at / 'whole', profiled),
+    (at / 'cut', FUSED | SPLIT),
+    (at / 'whole', FUSED | SPLIT | {'profile.steps': '7:8'}),
     (at / 'four', HOST),
+    (at / 'played_split', PLAYED | SPLIT),
+    (at / 'played_twice', PLAYED | {'mesh': (1, 1, 2)}),
+    (at / 'cut_list', LISTED, LIST),
+    (at / 'list', LISTED, LIST),
   ]
   two = start_worker(env, at / 'two', 2, runs)
   runs = [
     (at / 'alone', FUSED),
     (at / 'elsewhere', FUSED),
     (at / 'alone_host', HOST),
+    (at / 'played', PLAYED),
   ]
   one = start_worker(env, at / 'one', 1, runs)
   out.two, out.one = finish(two, at / 'two'), finish(one, at / 'one')
@@ -248,23 +287,19 @@ def test_two_processes_compute_the_numbers_of_one(pod):
   assert_same_numbers(content(pod.at / 'whole'), content(pod.at / 'alone'))
 
 
-def test_two_processes_play_the_episodes_of_one(env, tmp_path):
+def test_two_processes_play_the_episodes_of_one(pod):
   """Each process has its own rows, or both have all rows and process 0 plays
   them.
   """
-  both = PLAYED | {'mesh': (1, 1, 2)}
-  runs = [(tmp_path / 'two', PLAYED | SPLIT), (tmp_path / 'both', both)]
-  two = start_worker(env, tmp_path / 'two_log', 2, runs)
-  one = start_worker(env, tmp_path / 'log', 1, [(tmp_path / 'one', PLAYED)])
-  finish(two, tmp_path / 'two_log'), finish(one, tmp_path / 'log')
-  where = (tmp_path / name for name in ('one', 'two', 'both'))
+  where = (pod.at / x for x in ('played', 'played_split', 'played_twice'))
   (done, want), *others = (played(content(x)) for x in where)
   assert done > 20 and any(r.get('train/turns/mean', 0) > 1 for r in want)
   assert 0 < max(r.get('train/gap_max', 0) for r in want) < 1e-5
   for count, got in others:
     assert count == done
     assert_same_numbers(got, want)
-  told = [r for r in lines_of(tmp_path / 'two') if 'perf/tools_wait_s' in r]
+  told = lines_of(pod.at / 'played_split')
+  told = [r for r in told if 'perf/tools_wait_s' in r]
   assert told
   for row in told:
     assert_compared(row, 'perf/tools_wait_s')
@@ -278,7 +313,7 @@ def played(rows):
 
 def test_only_process_0_writes_and_prints(pod):
   for name in ('curves.png', 'samples.txt', 'config.json', 'tensorboard'):
-    assert (pod.at / 'killed' / name).exists(), name
+    assert (pod.at / 'cut' / name).exists(), name
   (trace,) = (pod.at / 'whole' / 'profile').rglob('*.xplane.pb')
   assert b'jit_rl_steps' in trace.read_bytes()
   assert 'rl_steps  ' in pod.two[0] and 'rl_learn  ' in pod.four[0]
@@ -296,15 +331,35 @@ def ends_with(log: str, *words: str) -> None:
 
 
 def test_one_killed_process_stops_all_and_the_restart_is_exact(pod):
+  killed = pod.starts['SIGKILL@10'].logs
   ends_with(
-    pod.killed[0],
+    killed[0],
     f'process 1 on {socket.gethostname()} (last step ',
     'gave no sign of life for',
   )
   # The process cannot see what killed it. Its child prints the rest.
-  ends_with(pod.killed[1], 'process 1 on', 'was ended without a word')
+  ends_with(killed[1], 'process 1 on', 'was ended without a word')
   assert 'Resuming at step' in pod.two[0]
-  assert content(pod.at / 'killed') == content(pod.at / 'whole')  # bit by bit
+  assert content(pod.at / 'cut') == content(pod.at / 'whole')  # bit by bit
+
+
+def test_a_signal_saves_in_every_phase_and_to_whole_groups(pod):
+  """Each start resumes where the last one stopped, without a loss."""
+  before = 0
+  for what, start in pod.starts.items():
+    log, step = start.logs[0], start.saved
+    assert (f'Resuming at step {before}' in log) == (before > 0), what
+    assert step >= before
+    before = step
+    if what.startswith('SIGKILL'):
+      continue
+    assert 'Stopped by a signal; what was trained is saved' in log
+    # The run does not finish an evaluation first, because a service manager
+    # waits only for seconds.
+    last = [row for row in start.rows if row['step'] == step]
+    assert not any('eval/heldout/greedy' in row for row in last), what
+  # A start that only repeats an evaluation saves no step.
+  assert before == 12
 
 
 def test_each_process_has_a_log_and_metrics_name_slow_hosts(pod):
@@ -363,7 +418,7 @@ def test_killed_on_one_then_on_four_and_finished_on_three(env, tmp_path):
 
 
 # The third stage begins with the weights that the first one ended with.
-LISTED = SPLIT | {'stages': ('sft', 'short', 'again')}
+LIST, LISTED = 'stage_recipe', SPLIT | {'stages': ('sft', 'short', 'again')}
 # Points of that run in their order: a later one is never behind a checkpoint.
 POINTS = (
   '0:evaluation 0:dispatch 2:dispatch 4:evaluation 4:save 4:dispatch '
@@ -371,42 +426,34 @@ POINTS = (
 ).split()
 
 
-@pytest.fixture(scope='module')
-def listed(env, tmp_path_factory):
-  """Returns the same run without a kill."""
-  at = tmp_path_factory.mktemp('listed') / 'whole'
-  finish(start_signalled(env, at, 2, (), 'none@0', LISTED, 'stage_recipe'), at)
-  return content(at)
+def kill_at(env, workdir, who, point, *args):
+  """Kills one of two processes at a point of the run."""
+  run = start_signalled(env, workdir, 2, who, f'SIGKILL@{point}', *args)
+  finish(run, workdir, codes=(1, -9, -6))
+  assert run[who].returncode == -9, point  # the run reached this point
 
 
-def goes_on_after_kills(
-  env, at, points, rng, want, args=(LISTED, 'stage_recipe')
-):
+def goes_on_after_kills(env, at, points, rng, want, args=(LISTED, LIST)):
   """Kills one of two processes at each point. The numbers do not change."""
   for point in points:
-    who = rng.randrange(2)
-    run = start_signalled(env, at, 2, who, f'SIGKILL@{point}', *args)
-    finish(run, at, codes=(1, -9, -6))
-    assert run[who].returncode == -9, point  # the run reached this point
+    kill_at(env, at, rng.randrange(2), point, *args)
   finish(start_signalled(env, at, 2, (), 'none@0', *args), at)
   assert played(content(at))[1] == want
 
 
-def test_a_kill_after_reading_the_weights_of_a_stage_loses_nothing(
-  env, tmp_path, listed
-):
+def test_a_kill_after_reading_the_weights_of_a_stage_loses_nothing(pod):
   """The last stage has read its weights and made steps that are not saved."""
-  points = ['10:dispatch']
-  goes_on_after_kills(env, tmp_path / 'w', points, random.Random(0), listed)
+  got, want = content(pod.at / 'cut_list'), content(pod.at / 'list')
+  assert got == want and {row['stage'] for row in want} == {*LISTED['stages']}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('seed', range(10))
-def test_kills_in_a_list_of_stages_lose_nothing(env, tmp_path, listed, seed):
-  """Four kills at random points (forty in the slow tests)."""
-  rng = random.Random(seed)
+def test_kills_in_a_list_of_stages_lose_nothing(env, tmp_path, pod, seed):
+  """Four kills at random points (forty in all)."""
+  rng, want = random.Random(seed), content(pod.at / 'list')
   points = [POINTS[i] for i in sorted(rng.sample(range(len(POINTS)), 4))]
-  goes_on_after_kills(env, tmp_path / 'w', points, rng, listed)
+  goes_on_after_kills(env, tmp_path / 'w', points, rng, want)
 
 
 TOOLS = PLAYED | SPLIT | {'rl.steps': 8}
@@ -432,46 +479,6 @@ def test_kills_in_episodes_of_two_hosts_lose_nothing(
   points = [points[i] for i in sorted(rng.sample(range(len(points)), 4))]
   rest = rng, with_tools, (TOOLS, 'tiny_recipe')
   goes_on_after_kills(env, tmp_path / 'w', points, *rest)
-
-
-# Signal and point, and the processes of two that receive it.
-NOTICES = [
-  ('SIGTERM@0:compile:group', (0, 1)),
-  ('SIGHUP@4:save', (1,)),
-  ('SIGINT@8:evaluation:group', (0,)),
-  ('SIGTERM@10:dispatch:group', (0, 1)),
-  ('SIGTERM@12:evaluation', (1,)),  # the last one, after the last step
-]
-
-
-def lines(workdir, step):
-  return [row for row in content(workdir) if row['step'] == step]
-
-
-def test_a_signal_saves_in_every_phase_and_to_whole_groups(env, tmp_path, pod):
-  """Each start resumes where the last one stopped, without a loss."""
-  at, keys, fresh = tmp_path / 'cut', FUSED | SPLIT, dict(env)
-  steps = [0]
-  for what, who in NOTICES:
-    # Programs are compiled anew, so that a signal may come meanwhile.
-    fresh['XDG_CACHE_HOME'] = str(tmp_path / what.replace(':', '_'))
-    # A long timeout, for a busy machine.
-    run = start_signalled(fresh, at, 2, who, what, keys, heartbeat_s=60)
-    log = finish(run, at, codes=(signals.SAVED,))[0]
-    assert 'Stopped by a signal; what was trained is saved' in log
-    saved = (at / 'checkpoints').iterdir()
-    steps.append(max(int(p.name) for p in saved if p.name.isdigit()))
-    assert (f'Resuming at step {steps[-2]}' in log) == (len(steps) > 2)
-    # The run does not finish an evaluation first, because a service manager
-    # waits only for seconds.
-    evaluated = any(
-      'eval/heldout/greedy' in row for row in lines(at, steps[-1])
-    )
-    assert not evaluated, what
-  # A start that only repeats an evaluation saves no step.
-  assert steps == sorted(steps) and steps[-1] == 12
-  finish(start_signalled(env, at, 2, (), 'none@0', keys), at)
-  assert content(at) == content(pod.at / 'whole')
 
 
 @pytest.mark.parametrize('who', [0, pytest.param(1, marks=pytest.mark.slow)])
