@@ -76,9 +76,10 @@ def test_micro_batches_change_no_recipe(batch, name):
   """
   one, four = learner(name), learner(name, micro_batches=4)
   a, b = L.state(one), L.state(four)
+  at_once, in_parts = update(one), update(four)
   for _ in range(2):
-    a, whole = update(one)(a, batch)
-    b, pieces = update(four)(b, batch)
+    a, whole = at_once(a, batch)
+    b, pieces = in_parts(b, batch)
   L.assert_close(a, b, rtol=1e-3, atol=1e-5)
   L.assert_close(whole, pieces, rtol=1e-3, atol=1e-5)
   assert np.isfinite(whole['loss']) and whole['grad_norm'] > 0
@@ -263,14 +264,14 @@ def test_the_policy_does_not_change_while_its_critic_warms_up(batch):
   adaptive = {'entropy_coef': 0.01, 'entropy_target': 9.0}
   critic = dataclasses.replace(learner('ppo').critic, warmup_updates=1)
   learn = L.learner({'name': 'ppo'} | adaptive, critic=critic)
-  start = L.state(learn)
-  first, _ = update(learn)(start, batch)
+  start, step = L.state(learn), update(learn)
+  first, _ = step(start, batch)
   held = 'params', 'opt_state', 'coefs'
   jax.tree.map(
     np.testing.assert_array_equal,
     *([getattr(s, name) for name in held] for s in (first, start)),
   )
-  second, _ = update(learn)(first, batch)
+  second, _ = step(first, batch)
 
   def up(s):
     return s.params['layers']['mlp']['up']
@@ -306,6 +307,24 @@ def test_a_schedule_ends_with_the_updates_of_the_policy():
   assert sizes[5] > 0 and sizes[6] == 0
 
 
+def likeliest(prompts):
+  """Returns greedy completions, each token from a forward pass of whole rows:
+  later columns, which are not yet filled, have no effect on earlier ones.
+  """
+  model, params = L.model_and_params()
+  tokens = jnp.pad(prompts.tokens, ((0, 0), (0, L.C)))
+  valid = jnp.pad(prompts.valid, ((0, 0), (0, L.C)), constant_values=True)
+
+  @jax.jit
+  def after(tokens, column):
+    hidden = model.hidden(params, tokens, valid)[:, column]
+    return jnp.argmax(model.unembed(params, hidden), -1)
+
+  for column in range(L.P, L.P + L.C):
+    tokens = tokens.at[:, column].set(after(tokens, column - 1))
+  return tokens[:, L.P :]
+
+
 def test_remax_compares_with_the_greedy_completion():
   learn = learner('remax')
   state, prompts = L.state(learn), L.prompts()
@@ -314,15 +333,7 @@ def test_remax_compares_with_the_greedy_completion():
 
   out = L.sample(state.params, prompts)
   b = L.batch_of(prompts, out)
-  # Greedy by hand: the likeliest token of the whole forward pass, each time.
-  model, params = L.model_and_params()
-  tokens, valid = prompts.tokens, prompts.valid
-  for _ in range(L.C):
-    hidden = model.hidden(params, tokens, valid)
-    token = jnp.argmax(model.unembed(params, hidden[:, -1]), -1)
-    tokens = jnp.concatenate([tokens, token[:, None]], 1)
-    valid = jnp.concatenate([valid, jnp.ones((L.B, 1), bool)], 1)
-  best = tokens[:, L.P :]
+  best = likeliest(prompts)
   stopped = jnp.isin(best, L.STOP)
   length = jnp.where(stopped.any(1), jnp.argmax(stopped, 1) + 1, L.C)
   one = jax.tree.map(lambda x: x[:: L.G], out).replace(

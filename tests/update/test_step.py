@@ -26,46 +26,54 @@ def batch():
   return L.rollout_batch(L.learner())
 
 
-def gradients(learner, batch):
-  """Returns (gradient, metrics) at the initial parameters, with advantages."""
+@pytest.fixture(scope='module')
+def plain():
+  """Returns `gradients` of the learner without settings, compiled once."""
+  return gradients(L.learner())
+
+
+def gradients(learner):
+  """Returns a function: batch -> (gradient, metrics) at the initial parameters,
+  with advantages.
+  """
 
   @jax.jit
   def f(params, batch):
     adv = step_lib.advantages(learner, batch)
     return step_lib.gradients(learner, params, batch, adv, NEUTRAL)
 
-  return f(L.model_and_params()[1], batch)
+  return lambda batch: f(L.model_and_params()[1], batch)
 
 
 @pytest.mark.parametrize('how', sorted(losses.AGGREGATIONS))
 def test_micro_batches_change_nothing(batch, how):
   settings = {'aggregation': how, 'entropy_coef': 0.01}
-  whole = gradients(L.learner(settings), batch)
-  other = gradients(L.learner(settings, micro_batches=4), batch)
+  whole = gradients(L.learner(settings))(batch)
+  other = gradients(L.learner(settings, micro_batches=4))(batch)
   L.assert_close(whole, other)
 
 
-def test_chunks_and_row_order_change_nothing(batch):
-  whole = gradients(L.learner(), batch)
-  L.assert_close(whole, gradients(L.learner(logprob_chunk=3), batch))
+def test_chunks_and_row_order_change_nothing(batch, plain):
+  whole = plain(batch)
+  L.assert_close(whole, gradients(L.learner(logprob_chunk=3))(batch))
   order = jax.random.permutation(jax.random.key(1), L.B * L.G)
   shuffled = jax.tree.map(lambda x: x[order], batch)
-  L.assert_close(whole, gradients(L.learner(), shuffled))
+  L.assert_close(whole, plain(shuffled))
 
 
-def test_padding_and_its_contents_change_nothing(batch):
-  whole = gradients(L.learner(), batch)
+def test_padding_and_its_contents_change_nothing(batch, plain):
+  whole = plain(batch)
   tail = jnp.arange(L.P + L.C) >= L.P
   unused = tail & ~batch.mask
   other = batch.replace(
     tokens=jnp.where(unused, 5, batch.tokens),
     sampler_logp=jnp.where(unused, jnp.nan, batch.sampler_logp),
   )
-  L.assert_close(whole, gradients(L.learner(), other))
+  L.assert_close(whole, plain(other))
 
 
-def test_first_on_policy_step_has_ratio_one_and_clips_nothing(batch):
-  _, metrics = gradients(L.learner(), batch)
+def test_first_on_policy_step_has_ratio_one_and_clips_nothing(batch, plain):
+  _, metrics = plain(batch)
   assert metrics['ratio_max'] == 1 and metrics['ratio_mean'] == 1
   assert metrics['clip_low'] == 0 and metrics['clip_high'] == 0
   assert metrics['gap_max'] < 1e-5  # sampler and trainer agree
@@ -87,15 +95,19 @@ def test_minibatches_of_one_epoch_equal_the_updates_by_hand(batch):
 
   single = dataclasses.replace(learner, minibatches=1)
   state = L.state(learner)
-  full = scoring.add_arrays(learner, state, batch, NEUTRAL)
+  f = jax.jit(lambda s, b: scoring.add_arrays(learner, s, b, NEUTRAL))
+  full = f(state, batch)
   adv = step_lib.advantages(learner, full)
   key = jax.random.split(L.ROOT, 1)[0]
   order = jax.random.permutation(key, L.B * L.G)
+  one = jax.jit(
+    lambda s, rows: step_lib._one_update(
+      single, NEUTRAL, None, s, ((*rows, None), key)
+    )
+  )
   for i in range(2):
     rows = jax.tree.map(lambda x: x[order][i::2], (full, adv))  # noqa: B023
-    state, _ = step_lib._one_update(
-      single, NEUTRAL, None, state, ((*rows, None), key)
-    )
+    state, _ = one(state, rows)
   L.assert_close(got.params, state.params)
 
 
@@ -109,22 +121,22 @@ def test_reference_exists_only_for_a_kl(batch):
     return jax.jit(lambda s, b: step_lib.update(lr, s, b, NEUTRAL, L.ROOT))
 
   # At the start policy and reference agree: no KL, the same gradient.
-  new, metrics = f(with_kl)(state, batch)
+  step, bare = f(with_kl), f(without)
+  new, metrics = step(state, batch)
   assert abs(float(metrics['kl'])) < 1e-6
-  L.assert_close(new.params, f(without)(L.state(without), batch)[0].params)
+  L.assert_close(new.params, bare(L.state(without), batch)[0].params)
   # After a step they differ.
-  _, metrics = f(with_kl)(new, batch)
+  _, metrics = step(new, batch)
   assert metrics['kl'] > 1e-4
   L.assert_close(new.ref_params, state.ref_params)
 
   # Without a KL term, the compiled program has no argument for a reference.
-  def size(lr):
-    return (
-      f(lr).lower(L.state(lr), batch).compile().memory_analysis()
-    ).argument_size_in_bytes
+  def size(step, state):
+    program = step.lower(state, batch).compile()
+    return program.memory_analysis().argument_size_in_bytes
 
   params = sum(x.nbytes for x in jax.tree.leaves(new.params))
-  assert size(with_kl) - size(without) >= params
+  assert size(step, state) - size(bare, L.state(without)) >= params
 
 
 def test_fused_step_equals_its_parts(batch):
@@ -141,7 +153,9 @@ def test_fused_step_equals_its_parts(batch):
   answers = jax.tree.map(lambda x: np.repeat(x, L.G, 0), p.answer)
   found = Trajectories(p, out, L.REWARD(out, answers))
   b = batch_lib.make_batch(found)
-  want, more = programs.learn(learner, state, b, L.ROOT, NEUTRAL)
+  want, more = jax.jit(programs.learn, static_argnums=0)(
+    learner, state, b, L.ROOT, NEUTRAL
+  )
   L.assert_close(got.params, want.params)
   for name in ('reward_mean', 'loss', 'entropy', 'length_mean', 'tokens'):
     np.testing.assert_allclose(metrics[name], more[name], rtol=1e-4, atol=1e-6)
@@ -229,31 +243,29 @@ def test_seeds_of_one_program_equal_seeds_alone(how, monkeypatch):
     )
   )(states, p, roots)
   assert metrics['loss'].shape == (2, 1)
-  for i in range(2):
-    alone, _ = programs.rl_steps(
-      learner,
-      L.SOURCE,
-      L.state(learner),
-      jax.tree.map(lambda x: x[i], p),  # noqa: B023
-      roots[i],
-      NEUTRAL,
-      L.STOP,
+  one = jax.jit(
+    lambda s, p, root: programs.rl_steps(
+      learner, L.SOURCE, s, p, root, NEUTRAL, L.STOP
     )
+  )
+  for i in range(2):
+    rows = jax.tree.map(lambda x: x[i], p)  # noqa: B023
+    alone, _ = one(L.state(learner), rows, roots[i])
     pick = jax.tree.map(lambda x: x[i], both.params)  # noqa: B023
     L.assert_close(pick, alone.params, rtol=1e-3, atol=1e-5)
 
 
-def test_dead_groups_and_filters(batch):
+def test_dead_groups_and_filters(batch, plain):
   """Equal rewards give no gradient, and a filter removes them from the mean."""
   group = np.asarray(batch.group)
   dead = batch.replace(reward=jnp.where(group < 4, 0.1, batch.reward))
-  grads, _ = gradients(L.learner(), batch.replace(reward=jnp.full(32, 0.1)))
+  grads, _ = plain(batch.replace(reward=jnp.full(32, 0.1)))
   assert all(not np.any(g) for g in jax.tree.leaves(grads))
   kept = filters.drop_dead_groups(dead)
   assert not np.any(kept.mask[:16]) and np.any(kept.mask[16:])
   half = jax.tree.map(lambda x: x[16:], dead)
-  want, _ = gradients(L.learner(), half)
-  got, _ = gradients(L.learner(), kept)
+  want, _ = plain(half)
+  got, _ = plain(kept)
   L.assert_close(want, got)
   whole = filters.drop_truncated(batch)
   np.testing.assert_array_equal(
