@@ -46,10 +46,29 @@ def kl(workdir):
   return [row['train/teacher_kl'] for row in rows(workdir)]
 
 
+# A teacher in int8, in host memory.
+STORED = {'rl.teacher.dtype': 'int8', 'rl.teacher.memory': 'host'}
+EVERY = {'checkpoint.every': 2, 'checkpoint.keep': 9}
+
+
 @pytest.fixture(scope='module')
-def opd(teacher, tmp_path_factory):
-  where = tmp_path_factory.mktemp('opd')
-  return where, train.run(taught(teacher), where)
+def fused(teacher, tmp_path_factory):
+  """Returns a function: algorithm, keys -> (workdir, last state) of a run on
+  the fused path.
+  """
+
+  def run(algorithm, stored=()):
+    where = tmp_path_factory.mktemp(algorithm)
+    own = {'rl.algorithm': algorithm, **dict(stored), **EVERY}
+    return where, train.run(taught(teacher, **own), where)
+
+  cached = functools.cache(run)
+  return lambda algorithm, **flat: cached(algorithm, tuple(flat.items()))
+
+
+@pytest.fixture(scope='module')
+def opd(fused):
+  return fused('opd')
 
 
 def test_a_student_comes_nearer_to_its_teacher(opd, teacher):
@@ -61,31 +80,21 @@ def test_a_student_comes_nearer_to_its_teacher(opd, teacher):
 
 
 @pytest.mark.parametrize('algorithm', ['opd', 'gkd', 'kdrl'])
-def test_the_host_path_is_the_fused_path(algorithm, teacher, tmp_path):
-  own = {'rl.algorithm': algorithm}
-  for path in ('fused', 'host'):
-    flat = own | {'rl.path': path, 'rl.workers': 1}
-    train.run(taught(teacher, **flat), tmp_path / path)
-  found = [kl(tmp_path / path) for path in ('fused', 'host')]
-  np.testing.assert_allclose(*found, rtol=1e-4)
-
-
-# A teacher in int8, in host memory.
-STORED = {'rl.teacher.dtype': 'int8', 'rl.teacher.memory': 'host'}
+def test_the_host_path_is_the_fused_path(algorithm, fused, teacher, tmp_path):
+  own = {'rl.algorithm': algorithm, 'rl.path': 'host', 'rl.workers': 1}
+  train.run(taught(teacher, **own), tmp_path)
+  np.testing.assert_allclose(kl(fused(algorithm)[0]), kl(tmp_path), rtol=1e-4)
 
 
 @pytest.mark.parametrize(
   'algorithm, stored', [('opd', {}), ('gkd', {}), ('gkd', STORED)]
 )
-def test_eight_devices_equal_one(algorithm, stored, teacher, tmp_path):
-  own = {'rl.algorithm': algorithm, 'rl.micro_batches': 1} | stored
-  want = train.run(taught(teacher, **own), tmp_path / 'one')
-  mesh = taught(teacher, **own, mesh=(2, 2, 2))
-  got = train.run(mesh, tmp_path / 'eight')
+def test_eight_devices_equal_one(algorithm, stored, fused, teacher, tmp_path):
+  one, want = fused(algorithm, **stored)
+  own = {'rl.algorithm': algorithm, 'mesh': (2, 2, 2)} | stored
+  got = train.run(taught(teacher, **own), tmp_path)
   assert len(trees.flatten(got.teacher_params)['embed'].sharding.device_set) > 1
-  np.testing.assert_allclose(
-    kl(tmp_path / 'eight'), kl(tmp_path / 'one'), rtol=2e-3
-  )
+  np.testing.assert_allclose(kl(tmp_path), kl(one), rtol=2e-3)
   kinds = {x.sharding.memory_kind for x in jax.tree.leaves(got.teacher_params)}
   assert kinds == {'pinned_host' if stored else 'device'}
   for path, x in trees.flatten(want.teacher_params).items():
@@ -137,19 +146,20 @@ def test_weights_in_fewer_bytes_are_nearly_the_same(
   np.testing.assert_allclose(*first, rtol=0.1)
 
 
-@pytest.mark.parametrize('stored', [{}, STORED])
-def test_a_resumed_run_is_the_uninterrupted_one(stored, teacher, tmp_path):
-  every = {'checkpoint.every': 2, 'checkpoint.keep': 9}
-  c = taught(teacher, **every | stored)
-  want = train.run(c, tmp_path / 'whole')
+@pytest.mark.parametrize('algorithm, stored', [('opd', {}), ('gkd', STORED)])
+def test_a_resumed_run_is_the_uninterrupted_one(
+  algorithm, stored, fused, teacher, tmp_path
+):
+  whole, want = fused(algorithm, **stored)
   cut = tmp_path / 'cut'
-  shutil.copytree(tmp_path / 'whole', cut)
+  shutil.copytree(whole, cut)
   for folder in (cut / 'checkpoints').glob('4*'):
     shutil.rmtree(folder)
-  got = train.run(c, cut)
+  own = {'rl.algorithm': algorithm} | EVERY | stored
+  got = train.run(taught(teacher, **own), cut)
   for path, x in trees.flatten(want.params).items():
     np.testing.assert_array_equal(trees.flatten(got.params)[path], x)
-  assert kl(cut) == kl(tmp_path / 'whole')
+  assert kl(cut) == kl(whole)
 
 
 def test_the_reference_as_a_teacher_moves_with_it(tmp_path):
@@ -228,8 +238,6 @@ def test_a_teacher_without_room_is_named(
 
 
 FEEDBACK = {
-  'stages': ('sft', 'rl'),
-  'sft.steps': 40,  # some samples are then correct
   'rl.samples': 4,
   'rl.workers': 1,
   'rl.teacher.prompt': '{sample}={prompt}{verdict}',
@@ -241,25 +249,35 @@ FEEDBACK = {
 
 
 @pytest.fixture(scope='module')
-def informed(tmp_path_factory):
+def with_feedback(tmp_path_factory):
+  """Returns a function: keys -> recipe with feedback, whose policy has some
+  correct samples.
+  """
+  warm = tmp_path_factory.mktemp('warm')
+  train.run(recipe(stages=('sft',), **{'sft.steps': 40}), warm)
+  beside = FEEDBACK | {'init_from': str(warm)}
+  return lambda flat: taught('policy', **beside | flat)
+
+
+@pytest.fixture(scope='module')
+def informed(with_feedback, tmp_path_factory):
   """Returns a function: algorithm -> the workdir of a run with feedback."""
 
   def run(algorithm):
     where = tmp_path_factory.mktemp(algorithm)
-    every = {'checkpoint.every': 2, 'checkpoint.keep': 9}
-    own = FEEDBACK | every | {'rl.algorithm': algorithm}
-    return where, train.run(taught('policy', **own), where)
+    c = with_feedback(EVERY | {'rl.algorithm': algorithm})
+    return where, train.run(c, where)
 
   return functools.cache(run)
 
 
 @pytest.mark.parametrize('algorithm', ['opd', 'gkd'])
 def test_feedback_on_the_host_path_is_that_of_the_fused(
-  algorithm, informed, tmp_path
+  algorithm, informed, with_feedback, tmp_path
 ):
   """On the host, old log-probs are computed before the verdicts."""
-  own = FEEDBACK | {'rl.algorithm': algorithm, 'rl.path': 'host'}
-  train.run(taught('policy', **own), tmp_path)
+  own = {'rl.algorithm': algorithm, 'rl.path': 'host'}
+  train.run(with_feedback(own), tmp_path)
   want = informed(algorithm)[0]
   np.testing.assert_allclose(kl(tmp_path), kl(want), rtol=1e-4)
   share = learnt(want, 'feedback/sample')
@@ -267,9 +285,10 @@ def test_feedback_on_the_host_path_is_that_of_the_fused(
   assert 0 < np.mean(share) < 1
 
 
-def test_feedback_on_eight_devices_is_that_on_one(informed, tmp_path):
-  own = FEEDBACK | {'rl.algorithm': 'opd', 'mesh': (2, 2, 2)}
-  train.run(taught('policy', **own), tmp_path)
+def test_feedback_on_eight_devices_is_that_on_one(
+  informed, with_feedback, tmp_path
+):
+  train.run(with_feedback({'mesh': (2, 2, 2)}), tmp_path)
   want = informed('opd')[0]
   np.testing.assert_allclose(kl(tmp_path), kl(want), rtol=2e-3)
   share = [learnt(x, 'feedback/sample') for x in (tmp_path, want)]
@@ -277,15 +296,14 @@ def test_feedback_on_eight_devices_is_that_on_one(informed, tmp_path):
 
 
 def test_a_resumed_run_with_feedback_is_the_uninterrupted_one(
-  informed, tmp_path
+  informed, with_feedback, tmp_path
 ):
   whole, want = informed('opd')
   cut = tmp_path / 'cut'
   shutil.copytree(whole, cut)
   last = max((cut / 'checkpoints').glob('[0-9]*'), key=lambda x: int(x.name))
   shutil.rmtree(last)
-  own = FEEDBACK | {'checkpoint.every': 2, 'checkpoint.keep': 9}
-  got = train.run(taught('policy', **own), cut)
+  got = train.run(with_feedback(EVERY), cut)
   for path, x in trees.flatten(want.params).items():
     np.testing.assert_array_equal(trees.flatten(got.params)[path], x)
   assert kl(cut) == kl(whole)
@@ -315,16 +333,18 @@ def judged(completion, example):
   ],
   ids=('replay', 'eight', 'refill'),
 )
-def test_a_message_that_is_the_verdict_teaches_as_the_verdict(flat, tmp_path):
+def test_a_message_that_is_the_verdict_teaches_as_the_verdict(
+  flat, with_feedback, tmp_path
+):
   """The texts of {verdict} are the messages of the verifier."""
   (tmp_path / 'messages.py').write_text(MESSAGES)
   reward = {'reward': f'{tmp_path}/messages.py:judged'}
-  own = FEEDBACK | flat | {'rl.path': 'host', 'rl.rewards': {'own': reward}}
-  train.run(taught('policy', **own), tmp_path / 'verdict')
+  own = flat | {'rl.path': 'host', 'rl.rewards': {'own': reward}}
+  train.run(with_feedback(own), tmp_path / 'verdict')
   own |= {'rl.teacher.prompt': '{sample}={prompt}{detail}'}
   own |= {'rl.teacher.right': '', 'rl.teacher.wrong': ''}
   own |= {'rl.teacher.detail_len': 2}
-  train.run(taught('policy', **own), tmp_path / 'detail')
+  train.run(with_feedback(own), tmp_path / 'detail')
   assert kl(tmp_path / 'detail') == kl(tmp_path / 'verdict')
   # Both messages occur.
   assert any(0 < x < 1 for x in learnt(tmp_path / 'detail', 'reward_mean'))
