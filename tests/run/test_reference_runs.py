@@ -66,34 +66,46 @@ def test_a_resumed_run_is_the_uninterrupted_one(whole, tmp_path):
   np.testing.assert_array_equal(scores(cut), scores(where))
 
 
+REFILL = {'rl.refill_rounds': 1, 'rl.filter': 'dead_groups'}
+SHARED = {'rl.padding': 'shared:2', 'rl.micro_batches': 2}
+DEMOS = {'rl.demos': 1, 'rl.loss.offpolicy': 'luffy'}
+
+
+def check_trained(where):
+  norms = learnt(where, 'grad_norm')
+  assert np.isfinite(norms).all() and max(norms) > 0
+  assert max(learnt(where, 'sft_loss')) > 0
+  # The first batches of a queue are empty.
+  assert min(x for x in learnt(where, 'reasoning_share') if x) < 1
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  """Returns the workdir of a run that is trained on the reference answer."""
+  where = tmp_path_factory.mktemp('trained')
+  train.run(likely(**{'rl.steps': 3} | TERM), where)
+  check_trained(where)
+  return where
+
+
 @pytest.mark.parametrize(
   'flat',
   [
-    {},
     SAMPLER | {'rl.staleness': 2},
-    {'rl.refill_rounds': 1, 'rl.filter': 'dead_groups'},
+    REFILL | {'rl.probe.rate': 1.0},
     SAMPLER | {'rl.replay.rows': 8, 'rl.replay.capacity': 16},
-    {'rl.padding': 'shared:2', 'rl.micro_batches': 2},
-    {'rl.padding': 'packed:40'},
-    {'rl.demos': 1, 'rl.loss.offpolicy': 'luffy'},
-    {'rl.probe.rate': 1.0},
-    {'rl.hints.room': 4},
-    {'rl.tree.width': 2},
-    {'rl.loss.advantage': 'reinforce'},
+    SHARED | {'rl.tree.width': 2},
+    DEMOS | {'rl.padding': 'packed:40'},
+    {'rl.hints.room': 4, 'rl.loss.advantage': 'reinforce'},
     {'mesh': (1, 4, 1), 'sampler_mesh': (1, 4, 1)},
   ],
   ids=(
-    'plain stale refill replay shared packed demos probe hints tree reinforce '
-    'meshes'
+    'stale refill_probe replay shared_tree packed_demos hints_reinforce meshes'
   ).split(),
 )
 def test_the_reference_answer_is_trained_with(tmp_path, flat):
   train.run(likely(**{'rl.steps': 3} | TERM | flat), tmp_path)
-  norms = learnt(tmp_path, 'grad_norm')
-  assert np.isfinite(norms).all() and max(norms) > 0
-  assert max(learnt(tmp_path, 'sft_loss')) > 0
-  # The first batches of a queue are empty.
-  assert min(x for x in learnt(tmp_path, 'reasoning_share') if x) < 1
+  check_trained(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -117,20 +129,13 @@ def test_answers_are_trained_if_a_reward_depends_on_them(flat, alone):
 
 
 @pytest.mark.parametrize('mesh', [(2, 2, 2), (2, 1, 2, 2)])
-def test_eight_devices_train_on_the_reference_as_one_does(mesh, tmp_path):
-  found = {}
-  for name, flat in (('one', {}), ('eight', {'mesh': mesh})):
-    train.run(likely(**{'rl.steps': 3} | TERM | flat), tmp_path / name)
-    names = 'sft_loss', 'reasoning_share', 'grad_norm'
-    found[name] = [learnt(tmp_path / name, x) for x in names]
-  np.testing.assert_allclose(found['eight'], found['one'], rtol=2e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize('mesh', [(2, 2, 2), (2, 1, 2, 2)])
-def test_eight_devices_equal_one(mesh, whole, tmp_path):
-  train.run(likely(mesh=mesh), tmp_path)
-  want = scores(whole[0])
-  np.testing.assert_allclose(scores(tmp_path), want, rtol=2e-3, atol=1e-6)
+def test_eight_devices_equal_one(mesh, trained, tmp_path):
+  train.run(likely(**{'rl.steps': 3, 'mesh': mesh} | TERM), tmp_path)
+  got, want = scores(tmp_path), scores(trained)
+  np.testing.assert_allclose(got, want, rtol=2e-3, atol=1e-6)
+  for name in ('sft_loss', 'reasoning_share', 'grad_norm'):
+    found = [learnt(where, name) for where in (tmp_path, trained)]
+    np.testing.assert_allclose(*found, rtol=2e-3, atol=1e-6)
 
 
 def test_the_command_takes_the_reward_by_name(env, tmp_path):
