@@ -42,9 +42,28 @@ def _prompts():
 
 
 @functools.cache
-def _sampled(way: str, shape=()):
-  _, model, params = small_model(**dict(shape))
-  return model, params, _run(WAYS[way], model, params)
+def _small(shape=()):
+  """Returns (Model, params)."""
+  return small_model(**dict(shape))[1:]
+
+
+@functools.cache
+def _sampled(way: str | None, shape=()):
+  model, params = _small(shape)
+  return model, params, _run(way and WAYS[way], model, params)
+
+
+@functools.cache
+def _trainer(shape):
+  """Returns a function: (tokens, valid) -> log-probs, compiled once."""
+  model, params = _small(shape)
+
+  @jax.jit
+  def score(tokens, valid):
+    rows = Rows(tokens, valid)
+    return logprobs.score(model, params, rows, Sampling.make(), start=P)[0]
+
+  return score
 
 
 def _run(how: Tree | None, model, params):
@@ -68,25 +87,21 @@ def _nodes(out) -> np.ndarray:
 @pytest.mark.parametrize('shape', [{}, GEMMA], ids=['plain', 'gemma'])
 def test_log_probs_are_those_of_the_trainer(way, shape):
   """So the keys that rows share are those of the tokens of each row."""
-  model, params, out = _sampled(way, tuple(shape.items()))
+  shape = tuple(shape.items())
+  _, _, out = _sampled(way, shape)
   tokens, valid = (jnp.repeat(x, G, axis=0) for x in _prompts())
   tokens = jnp.concatenate([tokens, out.tokens], axis=1)
   valid = jnp.concatenate([valid, out.sampled], axis=1)
-  score = jax.jit(
-    lambda p: logprobs.score(
-      model, p, Rows(tokens, valid), Sampling.make(), start=P
-    )[0][:, P:]
-  )
-  gap = jnp.abs(jnp.where(out.sampled, score(params) - out.logp, 0))
-  limit = 0.1 if shape.get('cache_dtype') else 1e-5
+  logp = _trainer(shape)(tokens, valid)[:, P:]
+  gap = jnp.abs(jnp.where(out.sampled, logp - out.logp, 0))
+  limit = 0.1 if 'cache_dtype' in dict(shape) else 1e-5
   assert out.sampled.any() and gap.max() < limit
 
 
 @pytest.mark.parametrize('way', WAYS)
 def test_first_leaves_are_the_completions_of_the_sampler(way):
   """A first child continues with the noise of its parent."""
-  model, params, out = _sampled(way)
-  plain = _run(None, model, params)
+  (_, _, out), (_, _, plain) = _sampled(way), _sampled(None)
   first = slice(0, None, WAYS[way].leaves)
   for name in ('tokens', 'length', 'truncated', 'logp'):
     got, want = (getattr(x, name)[first] for x in (out, plain))
