@@ -41,6 +41,8 @@ def first_problems(source, n: int) -> list[dict]:
     found.setdefault(_identity(example, i), example)
     if len(found) == n:
       break
+    if i % 100_000 == 99_999:
+      logging.info('%d draws have %d of %d problems.', i + 1, len(found), n)
   problems = [dict(example) for example in found.values()]
   if len(problems) < min(n, len(source)):
     logging.warning(

@@ -273,7 +273,7 @@ PAIRS = frozenset('vespo_pos vespo_neg topr_pos topr_neg'.split())
 # Numbers that must exceed 0, then the smallest and largest value of others;
 # None: unbounded. In a tuple, every number is checked.
 POSITIVE = frozenset(
-  'lambda_alpha value_clip entropy_kappa adv_max tau_pos tau_neg md_tau '
+  'lambda_alpha value_clip adv_max tau_pos tau_neg md_tau '
   'max_divergence tbrm_beta rover_rho luffy_gamma correction_high reject_high '
   'veto ratio_max length_spread kl_max kl_target kl_horizon entropy_step '
   'entropy_share entropy_bonus_share low_entropy_share random_share '
@@ -296,7 +296,9 @@ RANGES = {
     'resample_power rl_plus_gamma'.split(),
     (0, None),
   ),
-  **dict.fromkeys('keep_k pass_k sft_steps fixed_length'.split(), (1, None)),
+  **dict.fromkeys(
+    'keep_k pass_k sft_steps fixed_length entropy_kappa'.split(), (1, None)
+  ),
 }
 
 

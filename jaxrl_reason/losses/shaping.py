@@ -69,7 +69,7 @@ def entropy_shape(
   entropy.
 
   https://arxiv.org/abs/2506.14758 (alpha 0.4 with GRPO, 0.1 with PPO). The
-  bonus has no gradient. It never changes a sign, because kappa > 1, and A = 0
+  bonus has no gradient. It flips no sign, because kappa >= 1, and A = 0
   stays 0.
   """
   check_shapes(mask=mask, entropy=entropy)

@@ -171,6 +171,7 @@ NONSENSE = [
   {'policy': 'dppo', 'max_divergence': 0},
   {'advantage': 'gae', 'lambda_alpha': 0},
   {'adv_max': -1.0},
+  {'entropy_alpha': 0.4, 'entropy_kappa': 0.9},
   {'entropy_target': -0.1},
   {'kl_target': 0.0},
   {'kl_coef': 0.0, 'kl_target': 0.1},
