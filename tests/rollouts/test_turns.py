@@ -3,6 +3,7 @@ observations, and observations are data.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -73,8 +74,10 @@ def prompts():
   return Prompts(tokens, jnp.asarray(VALID), ids, encoded)
 
 
-def play(model, params, given=None, stop=STOP, settings=None, **static):
-  asked = prompts()
+def play(
+  model, params, given=None, stop=STOP, settings=None, asked=None, **static
+):
+  asked = asked or prompts()
 
   def f(params):
     return turns.generate(
@@ -93,11 +96,20 @@ def play(model, params, given=None, stop=STOP, settings=None, **static):
   return jax.jit(f)(params)
 
 
+@functools.cache
+def played():
+  """Returns (Model, params, episodes) of the plain model."""
+  _, model, params = small_model()
+  return model, params, play(model, params)
+
+
 def gaps(model, params, out, settings=None) -> np.ndarray:
   """Computes |sampler - trainer| of every sampled token."""
-  rows = rows_of(prompts(), out)
   settings = Sampling.make(**settings or {})
-  logp = logprobs.score(model, params, rows, settings, start=P)[0][:, P:]
+  score = jax.jit(
+    lambda params, rows: logprobs.score(model, params, rows, settings, start=P)
+  )
+  logp = score(params, rows_of(prompts(), out))[0][:, P:]
   return np.asarray(jnp.abs(jnp.where(out.sampled, logp - out.logp, 0)))
 
 
@@ -173,8 +185,7 @@ def test_eight_devices_play_as_one_does():
 
 def test_an_observation_is_data():
   """Its stop bytes end nothing, and its tokens do not count as sampled."""
-  _, model, params = small_model()
-  out = play(model, params)
+  out = played()[2]
   text = {2 + i: c for i, c in enumerate('abcdefg#;')}
   text |= {11: 'ab', 12: 'a;', 13: 'x;y'}
   tokens, turn, own = (
@@ -270,16 +281,10 @@ def test_a_tokenizer_without_a_byte_is_refused():
 
 def test_nothing_of_a_row_depends_on_the_others():
   """A part of the batch with the ids of its rows plays the same episodes."""
-  _, model, params = small_model()
-  want = play(model, params)
-  asked = prompts()
+  model, params, want = played()
   pick = slice(1, 3)
-  got = turns.generate(
-    how(), model, params, asked.tokens[pick], asked.valid[pick],
-    jax.tree.map(lambda x: x[pick], asked.answer[turns.PART]),
-    jax.random.key(3), Sampling.make(), STOP, n_samples=G, max_new=C,
-    row_ids=jnp.arange(B * G).reshape(B, G)[pick].reshape(-1),
-  )  # fmt: skip
+  asked = jax.tree.map(lambda x: x[pick], prompts())
   rows = np.arange(B * G).reshape(B, G)[pick].reshape(-1)
+  got = play(model, params, asked=asked, row_ids=jnp.asarray(rows))
   np.testing.assert_array_equal(got.tokens, want.tokens[rows])
   np.testing.assert_allclose(got.logp, want.logp[rows], atol=1e-5)
