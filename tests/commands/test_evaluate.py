@@ -31,6 +31,8 @@ from jaxrl_reason.run.records import journal
 from jaxrl_reason.verifiers import grading as grade
 from jaxrl_reason.verifiers import records
 
+pytestmark = pytest.mark.one_device
+
 SLOW = """
 import time
 
@@ -74,14 +76,15 @@ def flags(folder, out, *more):
 
 
 def run(*args) -> str:
-  """Runs the command in this process on all devices."""
+  """Runs the command in this process, by default on one device."""
   asked = evaluate.options(evaluate.parser().parse(args))
   return session.run(asked, journal.say, journal.bar)
 
 
 @pytest.fixture(scope='module')
 def whole(folder):
-  return run(*flags(folder, 'whole')), folder / 'whole'
+  """Returns (table, folder) of an evaluation on eight devices."""
+  return run(*flags(folder, 'whole', '--mesh=8,1,1')), folder / 'whole'
 
 
 def written(out) -> dict[str, list[dict]]:
@@ -189,7 +192,8 @@ def test_a_resumed_evaluation_draws_the_same_samples(whole, folder):
   """The evaluation is killed in the middle, and resumed on one device with
   other batches.
   """
-  env = os.environ | {'XLA_FLAGS': '', 'XDG_CACHE_HOME': str(folder / 'cache')}
+  one = os.environ['XLA_FLAGS'].replace('device_count=8', 'device_count=1')
+  env = os.environ | {'XLA_FLAGS': one}
   command = [sys.executable, '-m', 'jaxrl_reason', 'evaluate']
   command += flags(folder, 'parts', '--batch=9', '--workers=1')
   process = subprocess.Popen(
