@@ -31,8 +31,8 @@ def learner(*settings, **changes):
 
 def test_roles_with_one_loss_have_that_of_the_run(batch):
   """With divisors of rows; to the rounding of float32 sums."""
-  want, whole = gradients(L.learner(SAME), batch)
-  got, metrics = gradients(learner(SAME, SAME), batch)
+  want, whole = gradients(L.learner(SAME))(batch)
+  got, metrics = gradients(learner(SAME, SAME))(batch)
   L.assert_close(got, want, rtol=1e-5, atol=1e-6)
   for name in whole:
     want = pytest.approx(float(whole[name]), rel=1e-5, abs=1e-6)
@@ -43,18 +43,18 @@ def test_roles_with_one_loss_have_that_of_the_run(batch):
 def test_micro_batches_change_no_loss_of_a_role(batch, how):
   other = {'name': 'rloo', 'aggregation': how, 'kl_coef': 0.0}
   other |= {'entropy_coef': 0.01}
-  whole = gradients(learner(other, SAME), batch)
-  L.assert_close(whole, gradients(learner(other, SAME, micro_batches=4), batch))
+  whole = gradients(learner(other, SAME))(batch)
+  L.assert_close(whole, gradients(learner(other, SAME, micro_batches=4))(batch))
 
 
 def test_eight_devices_equal_one(batch):
   """Rows of the roles alternate, as those of two players do."""
   batch = batch.replace(role=jnp.arange(L.B * L.G, dtype=jnp.int8) % 2)
   both = learner({'name': 'rloo', 'kl_coef': 0.0}, {'name': 'dapo'})
-  want = gradients(both, batch)
+  want = gradients(both)(batch)
   mesh = sharding.make_mesh((8, 1, 1))
   with jax.set_mesh(mesh):
-    got = gradients(both, sharding.to_global(batch, mesh))
+    got = gradients(both)(sharding.to_global(batch, mesh))
   L.assert_close(got, want)
 
 
@@ -63,9 +63,9 @@ def test_a_role_without_a_loss_leaves_the_other_as_alone(batch):
   rows = jnp.nonzero(ROLE == 1)[0]
   alone = jax.tree.map(lambda x: x[rows], batch)
   dapo = {'name': 'dapo'}
-  want, found = gradients(L.learner(dapo), alone)
+  want, found = gradients(L.learner(dapo))(alone)
   share, silent = len(rows) / len(ROLE), batch.reward * (ROLE == 1)
-  got, metrics = gradients(learner(NONE, dapo), batch.replace(reward=silent))
+  got, metrics = gradients(learner(NONE, dapo))(batch.replace(reward=silent))
   L.assert_close(got, jax.tree.map(lambda x: x * share, want), atol=1e-6)
   for name in ('loss', 'entropy'):
     alone = pytest.approx(float(found[name]), abs=1e-6)
@@ -77,7 +77,7 @@ def test_a_loss_of_a_role_reads_no_row_of_another(batch):
   other = batch.replace(reward=jnp.where(ROLE == 0, 9 - batch.reward, 0.0))
   same = batch.replace(reward=jnp.where(ROLE == 0, other.reward, batch.reward))
   both = learner({'name': 'rloo', 'kl_coef': 0.0}, {'name': 'dapo'})
-  first, second = (gradients(both, x)[1] for x in (batch, same))
+  first, second = (gradients(both)(x)[1] for x in (batch, same))
   assert first['role/r1/loss'] == second['role/r1/loss']
   assert first['role/r0/loss'] != second['role/r0/loss']
 
@@ -86,8 +86,8 @@ def test_a_loss_of_a_role_reads_no_row_of_another(batch):
 def test_a_minibatch_may_have_no_row_of_a_role(batch, how):
   own = {'name': 'rloo', 'aggregation': how, 'kl_coef': 0.0}
   one_role = batch.replace(role=jnp.zeros_like(ROLE))
-  got, metrics = gradients(learner(own, own), one_role)
-  L.assert_close(got, gradients(L.learner(own), batch)[0], atol=1e-6)
+  got, metrics = gradients(learner(own, own))(one_role)
+  L.assert_close(got, gradients(L.learner(own))(batch)[0], atol=1e-6)
   assert metrics['role/r1/loss'] == 0
 
 
@@ -106,9 +106,9 @@ def test_the_gradient_is_the_sum_of_those_of_the_roles(batch):
   want = jax.tree.map(jnp.zeros_like, L.model_and_params()[1])
   for i, settings in enumerate((RATIO, SUMS)):
     own, share = alone(batch, i)
-    grads, _ = gradients(L.learner(settings), own)
+    grads, _ = gradients(L.learner(settings))(own)
     want = jax.tree.map(lambda x, y: x + share * y, want, grads)  # noqa: B023
-  L.assert_close(gradients(learner(RATIO, SUMS), batch)[0], want)
+  L.assert_close(gradients(learner(RATIO, SUMS))(batch)[0], want)
 
 
 def test_updates_may_lack_rows_of_a_role(batch):
